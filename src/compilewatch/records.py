@@ -768,7 +768,8 @@ class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     a lowering, and `fallback_operators` counts the operators that ran on the CPU (`aten::normal_`).
     `failed_stage` is where the first failure was: dynamo, aot, passes, lower, neff, load, run or
     numerics. `compile_only` says that there was no device. `lowering_version` is that of
-    torch-mlir.
+    torch-mlir. `recompiles` counts the graphs compiled for a batch larger by one, and
+    `missing_names` are the documented names that this TorchNeuron lacks.
     """
 
     target: str
@@ -789,6 +790,8 @@ class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     failed_stage: str | None = None
     compile_only: bool = False
     lowering_version: str | None = None
+    recompiles: int | None = None
+    missing_names: tuple[str, ...] = ()
     device_cores: int | None = None
     eager_latency_seconds: float | None = None
     latency_seconds: float | None = None

@@ -6,6 +6,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 BIN = FOLDER / "bin"
+NATIVE = FOLDER / "native"
+"""Where torch_neuronx is TorchNeuron; in FOLDER, it is the one that goes through XLA."""
 """A folder for the front of PATH."""
 
 

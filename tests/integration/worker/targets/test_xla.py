@@ -1,10 +1,8 @@
 """The XLA target, in its own environment with the real torch_xla; and what it does without."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,24 +10,20 @@ from google.protobuf.empty_pb2 import Empty  # type: ignore[import-untyped]
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 from torch import nn
 
-import compilewatch
 from compilewatch.records import (
     FactoryBuild,
     HloParameters,
     Mode,
     ModelSpec,
     Request,
-    Result,
     Status,
     Target,
     Tier,
 )
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.xla.target import XlaTarget
+from tests.integration.worker.targets.answers import Answered, ask
 from tests.integration.worker.targets.conftest import CASES_FOLDER, MakeSubject
-
-SOURCES = Path(compilewatch.__file__).parents[1]
-ANSWERS = Path(__file__).with_name("xla_answers.py")
 
 BATCHED = """
 [inputs.x]
@@ -55,31 +49,13 @@ ON_NEURON = {"Batched": True, "Chooses": True, "Falls": False, "Dies": True}
 """Models that the target neuron is asked for too -> whether there is a module for its compiler."""
 
 
-class Answered(NamedTuple):
-    """What a request left: `status` is that of its process, `result` None where it died."""
-
-    status: int
-    result: Any
-    phases: list[str]
-    artifacts: Path
-
-    def parameters(self) -> HloParameters:
-        text = (self.artifacts / "graph.parameters.json").read_bytes()
-        return msgspec.json.decode(text, type=HloParameters)
-
-    def kept(self) -> set[str]:
-        files = {path.name for path in self.artifacts.iterdir()}
-        assert files == set(self.result.artifacts)
-        return {name.removeprefix("graph.") for name in files}
+def map_of(answered: Answered) -> HloParameters:
+    text = (answered.artifacts / "graph.parameters.json").read_bytes()
+    return msgspec.json.decode(text, type=HloParameters)
 
 
-def _answered(folder: Path) -> Answered:
-    result, status = folder / "result.json", int((folder / "status").read_text())
-    if not result.exists():
-        return Answered(status, None, [], folder)
-    phases = msgspec.json.decode((folder / "phases.json").read_bytes())
-    decoded = msgspec.json.decode(result.read_bytes(), type=Result)
-    return Answered(status, decoded, phases, folder / "artifacts")
+def kept(answered: Answered) -> set[str]:
+    return {name.removeprefix("graph.") for name in answered.kept()}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +63,7 @@ def answers(xla_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """Every case, asked in one process of the environment."""
     root = tmp_path_factory.mktemp("xla")
     (root / "batched.toml").write_text(BATCHED)
-    lines = []
+    requests: dict[str, tuple[Request, dict[str, str]]] = {}
     asked = [(name, "xla", name) for name in CASES]
     asked += [(f"{name} on neuron", "neuron", name) for name in ON_NEURON]
     for key, target, model in asked:
@@ -104,18 +80,8 @@ def answers(xla_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             tier=Tier.REAL,
             inputs_file=str(root / "batched.toml") if inputs is None else None,
         )
-        lines.append(f"{root / key}\t{msgspec.json.encode(request).decode()}\n")
-    done = subprocess.run(
-        [str(xla_python), str(ANSWERS)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "PJRT_DEVICE": "CPU"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {key: _answered(root / key) for key, _, _ in asked}
+        requests[key] = request, {}
+    return ask(xla_python, "xla", requests, root, {"PJRT_DEVICE": "CPU"})
 
 
 def test_without_torch_xla_it_says_how_to_get_it_and_fake_tensors_are_rejected(
@@ -143,13 +109,13 @@ def test_a_model_that_lowers_as_a_single_graph_passes(answers: dict[str, Answere
     assert xla.openxla.accepted, xla.openxla.reason
     assert xla.expected_to_fail_on_neuron == ()
     files = {"hlo_module.pb", "parameters.json", "constants.safetensors", "stablehlo.mlir"}
-    assert plain.kept() == files
+    assert kept(plain) == files
     assert "stablehlo.dot_general" in (plain.artifacts / "graph.stablehlo.mlir").read_text()
 
 
 @pytest.mark.xla
 def test_the_map_names_every_parameter_of_the_module(answers: dict[str, Answered]) -> None:
-    listed = answers["Plain"].parameters()
+    listed = map_of(answers["Plain"])
     parameters = listed.parameters
     named = {each.name: (each.kind, each.shape, each.dtype) for each in parameters}
     (constant,) = [name for name, (kind, *_) in named.items() if kind == "constant"]
@@ -196,7 +162,7 @@ def test_a_break_has_its_code_and_line(
     if operator is not None:
         assert result.details.hlo is None
         assert "its HLO module is only valid for these inputs and is not kept" in result.detail
-        assert answers[name].kept() == set()
+        assert kept(answers[name]) == set()
 
 
 @pytest.mark.xla
@@ -205,8 +171,8 @@ def test_where_the_call_breaks_the_module_is_that_of_export(answers: dict[str, A
     chooses, normed = answers["Chooses"], answers["Normed"]
     assert chooses.result.status is normed.result.status is Status.GRAPH_BREAK
     assert chooses.result.detail.endswith("its HLO module is that of torch.export")
-    assert chooses.kept() == {"hlo_module.pb", "parameters.json", "stablehlo.mlir"}
-    listed = chooses.parameters()
+    assert kept(chooses) == {"hlo_module.pb", "parameters.json", "stablehlo.mlir"}
+    listed = map_of(chooses)
     assert {each.name for each in listed.parameters} == {"linear.weight", "linear.bias", "args[0]"}
     assert listed.outputs == ("doubled", "sum")
     # An operator that export decomposes leaves a module, too.
@@ -244,12 +210,12 @@ def test_training_captures_the_way_back_and_compares_gradients(
     assert drops.result.details.recompiles_same_inputs == 0
     layers = ("linear.weight", "linear.bias", "norm.weight", "norm.bias")
     buffers = ("running_mean", "running_var", "num_batches_tracked")
-    assert drops.parameters().outputs == (
+    assert map_of(drops).outputs == (
         "output",
         *(f"gradient of {name}" for name in layers),
         *(f"buffer norm.{name}" for name in buffers),
     )
-    assert "constant" in {each.kind for each in drops.parameters().parameters}  # the seed
+    assert "constant" in {each.kind for each in map_of(drops).parameters}  # the seed
 
 
 @pytest.mark.xla
@@ -278,7 +244,7 @@ def test_without_its_compiler_neuron_leaves_the_module(answers: dict[str, Answer
     for name, has_module in ON_NEURON.items():
         answered = answers[f"{name} on neuron"]
         assert answered.result.status is Status.UNSUPPORTED
-        assert answered.kept() == ({"hlo_module.pb", "parameters.json"} if has_module else set())
+        assert kept(answered) == ({"hlo_module.pb", "parameters.json"} if has_module else set())
 
 
 def _fields(message: bytes, number: int) -> list[Any]:

@@ -101,7 +101,7 @@ class DynamoTarget(targets.CompileTarget):
             error = failure
         failures.raise_if_out_of_memory(error)
         if captured is not None and (captured.breaks() or captured.is_single_graph):
-            return _outcome(subject, captured, fullgraph, probed=True)
+            return outcome_of(subject, captured, fullgraph, probed=True)
         if isinstance(error, TorchRuntimeError):
             discard(subject.artifacts)
             targets.check_device_not_needed(subject, "\n".join(map(str, failures.chain_of(error))))
@@ -112,7 +112,7 @@ class DynamoTarget(targets.CompileTarget):
                 if error is not None
                 else "Dynamo left the model to eager mode, which needs values"
             ) from error
-        return _outcome(subject, captured or Capture(), fullgraph, rejections, probed=True)
+        return outcome_of(subject, captured or Capture(), fullgraph, rejections, probed=True)
 
 
 def captured_breaks(
@@ -140,7 +140,7 @@ def captured_breaks(
         return _error_outcome(error, None), failures.is_by_compiler(error)
     proven = records.FullgraphVerdict(accepted=True, derived=True)
     fullgraph = proven if captured.proves_fullgraph else None
-    return _outcome(subject, captured, fullgraph), False
+    return outcome_of(subject, captured, fullgraph), False
 
 
 def _capture(subject: Subject, backend: Backend, **options: Any) -> Capture:
@@ -157,7 +157,7 @@ def _capture(subject: Subject, backend: Backend, **options: Any) -> Capture:
         )
 
 
-def _outcome(
+def outcome_of(
     subject: Subject,
     captured: Capture,
     fullgraph: records.FullgraphVerdict | None,
@@ -165,6 +165,7 @@ def _outcome(
     *,
     probed: bool = False,
 ) -> records.TargetOutcome:
+    """Return the outcome of a capture that succeeded, by its graph breaks; keeps the trace."""
     model = forward_of(subject.module)
     breaks = breaks or captured.breaks(model) or _nothing_captured(captured, model)
     for entry in breaks:

@@ -5,6 +5,7 @@ declared device is a forecast.
 """
 
 import importlib
+from pathlib import Path
 
 from compilewatch import records
 from compilewatch.contract.targets import route_of
@@ -42,6 +43,13 @@ class NeuronTarget(CompileTarget):
         if self._route is not None and self._route.name == "archive":
             return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
         return self.missing()
+
+    def prepare(self, request: records.Request, folder: Path) -> str | None:
+        if self._route is None or self._route.name != "native":
+            return None
+        from compilewatch.worker.targets.neuron import native
+
+        return native.prepare(request, folder)
 
     def run(self, subject: Subject) -> records.TargetOutcome:
         """Evaluate the subject by the route of this environment."""

@@ -16,6 +16,7 @@ import importlib.util
 import math
 import os
 import re
+import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
     try:
         if path is None:
             return _by_hlo(subject, target, None)
-        neuronx_cc.prepare_process(path)
+        prepare_process(path)
         compiler = neuronx_cc.describe(path)
         if importlib.util.find_spec("torch_neuronx") is None:
             return _by_hlo(subject, target, compiler)
@@ -72,6 +73,21 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
 
 def _unsupported(detail: str) -> records.TargetOutcome:
     return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=detail)
+
+
+def prepare_process(compiler: str) -> None:
+    """Prepare this process, which serves one request, for starting the compiler.
+
+    torch_neuronx looks for it on PATH, and flags from the environment would override the pinned
+    ones. The compiler inherits the limits of this process: a NEFF may exceed 1 GiB, and the
+    compiler needs more memory than the model (the launcher watches the total).
+    """
+    folder = str(Path(compiler).parent)
+    os.environ["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
+    os.environ.pop("NEURON_CC_FLAGS", None)
+    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (hard, hard))
 
 
 def _outcome(
@@ -98,11 +114,12 @@ def _outcome(
         graphs=1 if problem is None else None,
         details=detail,
         error=error,
-        artifacts=_kept(subject) if subject.request.keep_artifacts else (),
+        artifacts=kept_files(subject) if subject.request.keep_artifacts else (),
     )
 
 
-def _kept(subject: Subject) -> tuple[str, ...]:
+def kept_files(subject: Subject) -> tuple[str, ...]:
+    """Return all files that the subject's folder has now, relative to it."""
     paths = (path for path in subject.artifacts.rglob("*") if path.is_file())
     return tuple(sorted(str(path.relative_to(subject.artifacts)) for path in paths))
 
@@ -236,32 +253,31 @@ def _by_hlo(
     subject: Subject, target: str, compiler: neuronx_cc.Compiler | None
 ) -> records.TargetOutcome:
     """Compile the captured module; without a compiler, keep it for a machine that has one."""
-    hlo, record = None, None
-    said = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
+    status, here = records.Status.ERROR, ""
+    if compiler is None:
+        status, here = records.Status.UNSUPPORTED, "no neuronx-cc here, and "
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
         record = getattr(error, "record", None) or compiler_failure(error, ())
-        said = f"not captured as an HLO: {one_line(error)}"
-    if hlo is not None and compiler is not None:
-        folder = neuronx_cc.folder_of(hlo, target)
-        compiled = neuronx_cc.compile_module(compiler, hlo, folder, target=target)
-        return _outcome(subject, compiled, folder, None)
-    if hlo is not None:
-        said = (
-            "its input is stored as an artifact, for a machine with it: "
-            f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}"
+        text = f"{here}not captured as an HLO: {one_line(error)}"
+        return records.TargetOutcome(status=status, detail=text, error=record)
+    if hlo is None:
+        return _unsupported(
+            f"{here}no HLO valid for other inputs: operators run outside XLA (see target xla)"
         )
-    is_verdict = record is not None and compiler is not None
-    detail = records.NeuronDetail(
-        target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo) if hlo else None
-    )
+    if compiler is not None:
+        folder = neuronx_cc.folder_of(hlo, target)
+        detail = neuronx_cc.compile_module(compiler, hlo, folder, target=target)
+        return _outcome(subject, detail, folder, None)
     return records.TargetOutcome(
-        status=records.Status.ERROR if is_verdict else records.Status.UNSUPPORTED,
-        detail=said if compiler else f"no neuronx-cc here: {said}",
-        error=record,
-        details=detail,
-        artifacts=_kept(subject) if hlo else (),
+        status=status,
+        detail=f"no neuronx-cc here; its input is stored as an artifact, for a machine with it: "
+        f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",
+        details=records.NeuronDetail(
+            target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
+        ),
+        artifacts=kept_files(subject),
     )
 
 
