@@ -1,11 +1,10 @@
-"""The profilers of the Neuron SDK as programs: neuron-profile, and its successor neuron-explorer.
+"""The profiler of the Neuron SDK as a program, neuron-explorer (Neuron SDK 2.33).
 
-neuron-profile ended with SDK 2.30; neuron-explorer keeps its commands: `capture -n NEFF -s NTFF`
-and `view -n NEFF -s NTFF --output-format summary-json`, or `view -d DIR` for a session.
+Its commands are `capture -n NEFF -s NTFF` and `view -n NEFF -s NTFF --output-format summary-json`,
+or `view -d DIR` for a session.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from compilewatch.contract.processes import program
 from compilewatch.errors import CompilerError
 from compilewatch.neuron.neuronx_cc import TOOLS, output_of
 
-PROGRAMS = ("neuron-explorer", "neuron-profile")
-"""The newer program first."""
-
+PROGRAM = "neuron-explorer"
 FORMATS = ("summary-text", "summary-json", "json", "parquet", "perfetto", "db")
 
 NEFF_SUFFIX, NTFF_SUFFIX = ".neff", ".ntff"
@@ -23,51 +20,47 @@ NEFF_SUFFIX, NTFF_SUFFIX = ".neff", ".ntff"
 SESSION_FILES = ("ntrace.pb", "trace_info.pb", "cpu_util.pb", "host_mem.pb")
 """Files of a captured session, besides NEFF and NTFF files."""
 
-_NUMBER = re.compile(r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$")
-_LINE = re.compile(r"^\s*([A-Za-z][\w ./()-]*?)\s*(?:[:=|]|\s{2,})\s*(\S.*?)\s*\|?\s*$")
+TIMEOUT_SECONDS = 1800.0
 
 
-def find() -> Path:
-    """Return the newest installed profiler: beside this Python, on PATH or in /opt/aws/neuron/bin.
+def find() -> str:
+    """Return the profiler: beside this Python, on PATH or in /opt/aws/neuron/bin.
 
     Raises CompilerError if there is none.
     """
-    for name in PROGRAMS:
-        path = program(name, str(TOOLS))
-        if path is not None:
-            return Path(path)
-    raise CompilerError(
-        f"neither {' nor '.join(PROGRAMS)} is on PATH or in {TOOLS}: install aws-neuronx-tools on "
-        "an instance with Neuron devices"
-    )
+    tool = program(PROGRAM, str(TOOLS))
+    if tool is None:
+        raise CompilerError(
+            f"{PROGRAM} is neither on PATH nor in {TOOLS}: install aws-neuronx-tools on an "
+            "instance with Neuron devices"
+        )
+    return tool
 
 
-def capture(tool: Path, neff: Path, ntff: Path, *, timeout_seconds: float) -> None:
+def capture(neff: Path, ntff: Path) -> None:
     """Run a NEFF on a NeuronCore and record it; its inputs are zeros.
 
     Raises CompilerError if the program fails or records nothing.
     """
-    run(tool, ["capture", "-n", str(neff), "-s", str(ntff)], timeout_seconds=timeout_seconds)
+    output_of([find(), "capture", "-n", str(neff), "-s", str(ntff)], TIMEOUT_SECONDS)
     if not ntff.exists() or ntff.stat().st_size == 0:
-        raise CompilerError(f"{tool.name} recorded nothing in {ntff}: is another process using it?")
+        raise CompilerError(f"{PROGRAM} recorded nothing in {ntff}: is another process using it?")
 
 
-def view_command(
-    tool: Path, place: Path, *, output_format: str, output_file: Path | None
-) -> list[str]:
-    """Return the arguments that show a NEFF with its NTFF, or a session's folder.
+def view(place: Path, *, output_format: str, output_file: Path | None = None) -> str:
+    """Return what the program prints of an NTFF with its NEFF, or of a session's folder.
 
-    Raises CompilerError for a place that is neither.
+    Raises CompilerError for a place that is neither, and if the program fails.
     """
     if place.is_dir():
-        folder = "-d" if tool.name == "neuron-explorer" else "--session-dir"
-        named = ["view", folder, str(place)]
-    elif place.suffix == NTFF_SUFFIX:
-        named = ["view", "-n", str(_neff_of(place)), "-s", str(place)]
+        named = ["-d", str(place)]
+    elif place.is_file() and place.suffix == NTFF_SUFFIX:
+        named = ["-n", str(_neff_of(place)), "-s", str(place)]
     else:
         raise CompilerError(f"{place}: name a folder of a session or a *{NTFF_SUFFIX} file")
     output = ["--output-file", str(output_file)] if output_file is not None else []
-    return [*named, "--output-format", output_format, *output]
+    command = [find(), "view", *named, "--output-format", output_format, *output]
+    return output_of(command, TIMEOUT_SECONDS)[0]
 
 
 def _neff_of(ntff: Path) -> Path:
@@ -79,11 +72,6 @@ def _neff_of(ntff: Path) -> Path:
     if len(beside) == 1:
         return beside[0]
     raise CompilerError(f"{ntff}: expected {same.name} beside it, found {len(beside)} NEFF files")
-
-
-def run(tool: Path, arguments: list[str], *, timeout_seconds: float) -> str:
-    """Run the program and return what it printed. Raises CompilerError."""
-    return output_of([str(tool), *arguments], timeout_seconds)[0]
 
 
 def empty_files(folder: Path) -> list[Path]:
@@ -99,40 +87,25 @@ def empty_files(folder: Path) -> list[Path]:
 
 
 def parse_summary(text: str) -> dict[str, float | str]:
-    """Parse the output of `--output-format summary-json` or `summary-text`.
+    """Return the figures of `--output-format summary-json`, also those below names of profiles.
 
-    JSON may hold the figures directly, or below the name of each profile; text has one `name value`
-    in each line. Raises CompilerError if there is no figure.
+    A later profile does not replace an earlier figure. Raises CompilerError if there is none.
     """
     figures: dict[str, float | str] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, list | dict):
+            for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+                add(str(key), inner)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            figures.setdefault(name, float(value))
+        elif isinstance(value, str):
+            figures.setdefault(name, value)
+
     try:
-        _flatten(json.loads(text), figures)
-    except ValueError:
-        for line in text.splitlines():
-            matched = _LINE.match(line.strip("|+- \t"))
-            if matched is not None:
-                name = matched[1].strip().lower().replace(" ", "_")
-                value = matched[2]
-                figures[name] = float(value) if _NUMBER.match(value) else value
+        add("", json.loads(text))
+    except ValueError as error:
+        raise CompilerError(f"{PROGRAM} printed no JSON: {error}") from None
     if not any(isinstance(value, float) for value in figures.values()):
         raise CompilerError("the summary contains no figure: is the profile empty?")
     return figures
-
-
-def _flatten(value: Any, figures: dict[str, float | str]) -> None:
-    """Add the figures of nested objects; a later profile does not replace an earlier figure."""
-    if isinstance(value, list):
-        for inner in value:
-            _flatten(inner, figures)
-        return
-    if not isinstance(value, dict):
-        return
-    for name, inner in value.items():
-        if isinstance(inner, dict | list):
-            _flatten(inner, figures)
-        elif isinstance(inner, bool):
-            continue
-        elif isinstance(inner, int | float):
-            figures.setdefault(name, float(inner))
-        elif isinstance(inner, str):
-            figures.setdefault(name, inner)

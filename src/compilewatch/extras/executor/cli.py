@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -22,7 +21,7 @@ from compilewatch.records import digest
 if TYPE_CHECKING:
     from compilewatch.cli.machine import DoctorCheck
     from compilewatch.extras.executor.client import ExecutorClient
-    from compilewatch.extras.executor.jobs import NeuronInspect, Setup
+    from compilewatch.extras.executor.jobs import Setup
     from compilewatch.extras.executor.protocol import JobRequest, JobState
     from compilewatch.extras.executor.trainium import InstanceReport, Operation
 
@@ -302,13 +301,14 @@ def serve_verb(
     if devices and own.concurrency > 1:
         raise UsageError("jobs that get a device run one at a time: use --jobs 1")
     folder = Path(own.state or (settings.cache_folder or config.cache_folder()) / "executor")
-    setup = _setup(settings, devices, _profiler(folder))
+    profiles = None
+    if os.environ.get("NEURON_PROFILER_ENABLED", "").lower() in TRUE:
+        profiles = Path(os.environ.get("PROFILER_OUTPUT_DIR") or folder / "profiles").absolute()
+    setup = _setup(settings, devices, profiles)
     serve(setup, folder, certificate=certificate, key=key, say=say)
 
 
-def _setup(
-    settings: config.Settings, devices: tuple[str, ...], profiler: NeuronInspect | None
-) -> Setup:
+def _setup(settings: config.Settings, devices: tuple[str, ...], profiles: Path | None) -> Setup:
     from compilewatch.environments import Environments
     from compilewatch.extras.executor.jobs import Setup
     from compilewatch.extras.executor.sandbox.policy import SandboxLimits, SandboxSpec
@@ -339,23 +339,7 @@ def _setup(
             output_files=2000,
         ),
     )
-    return Setup(own, spec, profiler)
-
-
-def _profiler(state: Path) -> NeuronInspect | None:
-    from compilewatch.extras.executor.jobs import NeuronInspect
-
-    if os.environ.get("NEURON_PROFILER_ENABLED", "").lower() not in TRUE:
-        return None
-    searched = f"{os.environ.get('PATH', '')}:/opt/aws/neuron/bin"
-    program = shutil.which("neuron-profile", path=searched)
-    if program is None:
-        raise UsageError(
-            "NEURON_PROFILER_ENABLED is set, but neuron-profile is not installed: install "
-            "aws-neuronx-tools, or unset it"
-        )
-    folder = Path(os.environ.get("PROFILER_OUTPUT_DIR") or state / "profiles")
-    return NeuronInspect(program=Path(program).absolute(), folder=folder.absolute())
+    return Setup(own, spec, profiles)
 
 
 command = click.Group(

@@ -259,6 +259,9 @@ class JobStore:
 OUTPUT = "out"
 PROFILE = "profile"
 
+INSPECT = {"NEURON_RT_INSPECT_ENABLE": "1", "NEURON_RT_INSPECT_DEVICE_PROFILE": "1"}
+"""Neuron's runtime profiles a process by itself: tools/neuron-explorer, environment variables."""
+
 OLD_SUPERVISOR_SECONDS = 60.0
 """How long a supervisor of an earlier service may take to end its sandbox."""
 
@@ -267,22 +270,16 @@ PRUNE_SECONDS = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class NeuronInspect(NamedTuple):
-    """Takes Neuron profiles of jobs with `program`; their files are also put below `folder`."""
-
-    program: Path
-    folder: Path
-
-
 class Setup(NamedTuple):
     """How jobs are run: the settings, and what each job's sandbox is made of.
 
-    The limits of `sandbox` are the most that a job may ask for.
+    The limits of `sandbox` are the most that a job may ask for. Neuron profiles are taken if
+    `profiles` is the folder for a copy of their files.
     """
 
     own: ExecutorSettings
     sandbox: policy.SandboxSpec
-    profiler: NeuronInspect | None = None
+    profiles: Path | None = None
 
 
 class JobRunner:
@@ -380,21 +377,17 @@ class JobRunner:
         self._settle(state, result)
 
     def _planned(self, request: protocol.JobRequest, folder: Path) -> policy.SandboxSpec:
-        own, profiler = self._setup.sandbox, self._setup.profiler
-        script = [request.entry, *request.arguments]
-        command, visible = ["python", *script], list(own.visible)
-        if request.profile and profiler is not None:
-            output = f"{policy.OUTPUT_FOLDER}/{PROFILE}"
-            command = [str(profiler.program), "inspect", "-o", output, own.python, *script]
-            # Its libraries lie beside it, in /opt/aws/neuron.
-            bin_folder = profiler.program.parent
-            visible.append(str(bin_folder.parent if bin_folder.name == "bin" else profiler.program))
+        own = self._setup.sandbox
+        variables = dict(own.variables)
+        if request.profile and self._setup.profiles is not None:
+            folder_inside = f"{policy.OUTPUT_FOLDER}/{PROFILE}"
+            variables |= INSPECT | {"NEURON_RT_INSPECT_OUTPUT_DIR": folder_inside}
         return sandbox.planned(
-            command,
+            ["python", request.entry, *request.arguments],
             files=request.files,
             limits=request.limits,
-            variables=own.variables,
-            visible=visible,
+            variables=variables,
+            visible=own.visible,
             python=own.python,
             devices=own.devices,
             folder=folder,
@@ -442,14 +435,14 @@ class JobRunner:
     ) -> tuple[protocol.Artifact, ...]:
         """Write the artifacts of a job below its folder, and its profile where profiles go."""
         kept = []
-        profiler = self._setup.profiler
+        profiles = self._setup.profiles
         for name, content in sorted(files.items()):
             try:
                 write_atomically(folder / OUTPUT / name, content, durable=False)
             except CompilewatchError:
                 continue  # a file and a folder of one name, from code that wants to confuse us
-            if profiler is not None and name.startswith(f"{PROFILE}/"):
-                write_atomically(profiler.folder / key / name, content, durable=False)
+            if profiles is not None and name.startswith(f"{PROFILE}/"):
+                write_atomically(profiles / key / name, content, durable=False)
             sha256 = hashlib.sha256(content).hexdigest()
             kept.append(protocol.Artifact(name=name, size_bytes=len(content), sha256=sha256))
         return tuple(kept)

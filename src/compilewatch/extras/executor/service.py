@@ -79,7 +79,7 @@ class Service:
                 "draining": self.draining,
                 "concurrency": setup.own.concurrency,
                 "neuron_available": bool(setup.sandbox.devices),
-                "profiler_enabled": setup.profiler is not None,
+                "profiler_enabled": setup.profiles is not None,
                 "working_dir": policy.JOB_FOLDER,
                 "max_execution_time": setup.sandbox.limits.deadline_seconds,
             }
@@ -219,7 +219,7 @@ class Service:
         `return_code` is negative for a signal, and -1 where something else ended the script.
         """
         result = state.result or protocol.JobResult(ending=policy.SandboxEnding.NOT_STARTED)
-        profiler, peak = self.setup.profiler, result.peak_memory_bytes
+        profiles, peak = self.setup.profiles, result.peak_memory_bytes
         names = [artifact.name for artifact in result.artifacts]
         profile = [name for name in names if name.startswith(f"{PROFILE}/")]
         timed_out = state.failure is protocol.FailureCode.DEADLINE
@@ -241,8 +241,8 @@ class Service:
             "peak_memory_mb": peak / 2**20 if peak is not None else None,
             "detailed_metrics": {n: v for point in result.metrics for n, v in point.values.items()},
             "profiler": {
-                "profiler_enabled": profiler is not None,
-                "profiler_output_dir": str(profiler.folder / state.key) if profiler else None,
+                "profiler_enabled": profiles is not None,
+                "profiler_output_dir": str(profiles / state.key) if profiles else None,
                 "profiler_files": profile,
                 "profiler_subdirs": sorted({name.rpartition("/")[0] for name in profile}),
                 "total_files": len(profile),

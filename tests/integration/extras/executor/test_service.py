@@ -5,9 +5,8 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import Mock
 
@@ -220,48 +219,38 @@ def test_the_founding_calls_respond_as_they_did(executor: Executor) -> None:
     assert (late["timeout"], late["error_type"], late["return_code"]) == (True, "timeout", -1)
 
 
-# --- Neuron profiles, by a double of neuron-profile that is called as the real one ---
+# --- Neuron profiles, which the runtime takes by itself; here the job does as it does ---
 
-PROFILE = """#!/bin/sh
-# neuron-profile inspect -o FOLDER COMMAND...
-[ "$1 $2" = "inspect -o" ] || exit 9
-mkdir -p "$3/i-1_pid_2" && echo trace >"$3/i-1_pid_2/ntrace.pb" && echo device >"$3/x.ntff"
-shift 3
-exec "$@"
+PROFILED = """
+import os
+from pathlib import Path
+
+if os.environ.get("NEURON_RT_INSPECT_ENABLE"):
+    folder = Path(os.environ["NEURON_RT_INSPECT_OUTPUT_DIR"], "i-1_pid_2")
+    folder.mkdir(parents=True)
+    (folder / "ntrace.pb").write_text("trace")
+print("trained")
 """
 
 
 def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles"
     variables = {"NEURON_PROFILER_ENABLED": "true", "PROFILER_OUTPUT_DIR": str(profiles)}
-    missing = Executor(tmp_path, **variables, PATH="/usr/bin:/bin")
-    with pytest.raises(AssertionError, match="neuron-profile is not installed"):
-        missing.start()
-    with ExitStack() as stack:
-        # Below a folder that jobs can read anyway.
-        folder = stack.enter_context(TemporaryDirectory(dir="/usr/local/lib"))
-        Path(folder).chmod(0o755)
-        (program := Path(folder) / "neuron-profile").write_text(PROFILE)
-        program.chmod(0o755)
-        service = Executor(tmp_path, **variables, PATH=f"{folder}:/usr/bin:/bin")
-        stack.callback(service.end)
-        service.start()
-        profiled(service, profiles)
-
-
-def profiled(service: Executor, profiles: Path) -> None:
-    assert service.health()["profiler_enabled"] is True
-    client = service.client()
-    client.submit("profiled", job("print('trained')", profile=True))
-    client.submit("plain", job("print('trained')"))
-    assert client.wait("profiled").state == "done"
-    assert client.log("profiled").data == b"trained\n"
-    names = [artifact.name for artifact in client.artifacts("profiled")]
-    assert names == ["profile/i-1_pid_2/ntrace.pb", "profile/x.ntff"]
-    files = {p.relative_to(profiles).as_posix() for p in profiles.rglob("*") if p.is_file()}
-    assert files == {f"profiled/{name}" for name in names}
-    assert client.wait("plain").result is not None
-    assert client.artifacts("plain") == ()
+    service = Executor(tmp_path, **variables)
+    service.start()
+    try:
+        assert service.health()["profiler_enabled"] is True
+        client = service.client()
+        client.submit("profiled", job(PROFILED, profile=True))
+        client.submit("plain", job(PROFILED))
+        assert client.wait("profiled").state == "done"
+        (artifact,) = client.artifacts("profiled")
+        assert artifact.name == "profile/i-1_pid_2/ntrace.pb"
+        assert (profiles / "profiled" / artifact.name).read_text() == "trace"
+        assert client.wait("plain").result is not None
+        assert client.artifacts("plain") == ()
+    finally:
+        service.end()
 
 
 # --- the instance of an executor is stopped by who started it, and never under anybody's job ---

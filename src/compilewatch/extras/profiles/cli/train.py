@@ -46,9 +46,6 @@ T = TypeVar("T")
 
 SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 
-TIMEOUT_SECONDS = 1800.0
-"""Of a tool of the Neuron SDK."""
-
 
 Trained = tuple[dict[str, Any], TrainingProfile | None]
 """What `--json` prints of one model on one target, and its profile if there is one.
@@ -426,10 +423,9 @@ def capture_command(
         if not neff.is_file():
             raise CompilerError(f"there is no file {neff}")
         ntff = neff.with_suffix(profiler.NTFF_SUFFIX)
-        tool = profiler.find()
-        with spinner(f"{tool.name} captures {neff}"):
-            profiler.capture(tool, neff, ntff, timeout_seconds=TIMEOUT_SECONDS)
-        result: Any = {"tool": tool.name, "neff": str(neff), "ntff": str(ntff)}
+        with spinner(f"{profiler.PROGRAM} captures {neff}"):
+            profiler.capture(neff, ntff)
+        result: Any = {"tool": profiler.PROGRAM, "neff": str(neff), "ntff": str(ntff)}
         text = f"{ntff}\nNext: compilewatch profile neuron summarize {ntff}"
     else:
         request, settings = one_request(
@@ -470,7 +466,9 @@ def capture_command(
         click.echo(text)
 
 
-_place = click.argument("place", metavar="SESSION|FILE.ntff", type=click.Path(path_type=Path))
+_place = click.argument(
+    "place", metavar="SESSION|FILE.ntff", type=click.Path(exists=True, path_type=Path)
+)
 
 
 @neuron_group.command("view")
@@ -487,14 +485,10 @@ _place = click.argument("place", metavar="SESSION|FILE.ntff", type=click.Path(pa
 )
 def view_command(*, place: Path, output_format: str, output_file: Path | None) -> None:
     """Convert a captured profile, for Perfetto by default (ui.perfetto.dev opens the file)."""
-    tool = profiler.find()
     if output_file is None and output_format == "perfetto":
         output_file = Path("profile.pftrace")
-    arguments = profiler.view_command(
-        tool, _existing(place), output_format=output_format, output_file=output_file
-    )
-    with spinner(f"{tool.name} converts {place}"):
-        text = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
+    with spinner(f"{profiler.PROGRAM} converts {place}"):
+        text = profiler.view(place, output_format=output_format, output_file=output_file)
     click.echo(f"Saved: {output_file.absolute()}" if output_file is not None else text.rstrip())
 
 
@@ -503,25 +497,15 @@ def view_command(*, place: Path, output_format: str, output_file: Path | None) -
 @options.as_json
 def summarize_command(*, place: Path, as_json: bool) -> None:
     """Print the figures of a captured profile: time, utilisation, spilled bytes."""
-    tool = profiler.find()
-    place = _existing(place)
     if place.is_dir() and (empty := profiler.empty_files(place)):
         raise CompilerError(f"{empty[0]} is empty: nothing was captured")
-    arguments = profiler.view_command(tool, place, output_format="summary-json", output_file=None)
-    with spinner(f"{tool.name} summarises {place}"):
-        text = profiler.run(tool, arguments, timeout_seconds=TIMEOUT_SECONDS)
-    figures = profiler.parse_summary(text)
+    with spinner(f"{profiler.PROGRAM} summarises {place}"):
+        figures = profiler.parse_summary(profiler.view(place, output_format="summary-json"))
     if as_json:
-        options.print_json({"tool": tool.name, "summary": figures})
+        options.print_json({"tool": profiler.PROGRAM, "summary": figures})
         return
     rows = (
         (name, f"{value:,.6g}" if isinstance(value, float) else str(value))
         for name, value in figures.items()
     )
     console().print(table(("figure", "value"), rows, gap=2))
-
-
-def _existing(place: Path) -> Path:
-    if not place.exists():
-        raise CompilerError(f"there is no {place}")
-    return place
