@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 STAMP_FILE = "environment.json"
 
+ADOPTED = "adopted"
+"""In an environment's folder: a link to further packages that its Python finds, such as AWS's."""
+
 SUPPORTED_TRANSFORMERS = SpecifierSet(">=4.57", prereleases=True)
 """The releases whose files a scan understands; a test reads the wheels of the oldest and newest."""
 
@@ -181,8 +184,9 @@ class Environments:
         chosen = self.interpreter(name)
         if chosen.executable is None:
             return None
-        folder = package_folder(chosen) / "transformers"
-        if not folder.is_dir():
+        places = (package_folder(chosen), self.folder(name) / ADOPTED)
+        folder = next((f for p in places if (f := p / "transformers").is_dir()), None)
+        if folder is None:
             raise InterpreterError(
                 f"environment {name!r} has no transformers; {create_command(name)}"
             )
@@ -265,6 +269,7 @@ def _watched(chosen: Interpreter) -> Iterator[Path]:
         if spec is not None and spec.origin is not None:
             yield Path(spec.origin).with_name("version.py")
     yield prefix / "pyvenv.cfg"
+    yield prefix.parent / ADOPTED
     yield from prefix.glob("lib/python*/site-packages")
     yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     yield from Path("/dev").glob("neuron*")

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -35,6 +37,7 @@ from compilewatch.contract import targets
 from compilewatch.contract.libraries import PACKAGE_ENVIRONMENTS
 from compilewatch.data import REQUIREMENTS
 from compilewatch.environments import (
+    ADOPTED,
     INTERPRETERS,
     STAMP_FILE,
     SUPPORTED_TRANSFORMERS,
@@ -56,9 +59,18 @@ TORCH_BYTES = 7 * 2**30
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-NEURON_INDEX = "https://pip.repos.neuron.amazonaws.com"
-INDEXES = {"neuron": NEURON_INDEX, "neuron-xla": NEURON_INDEX}
-"""Environment -> a package index that it needs besides the usual one."""
+WHEELS = {
+    "neuron": ("Ubuntu 26.04 x86_64", ">=3.12,<3.15"),  # SDK 2.33, quick start of TorchNeuron
+    "neuron-xla": ("", ">=3.11,<3.14"),
+    "lowering": ("", ">=3.11"),
+}
+"""Environment -> the system (any, if empty) and the Pythons for which its packages have wheels."""
+
+IMAGES, DLAMI = Path("/opt"), "aws_neuronx_venv_torch_neuronx_*"
+"""Where AWS's machine images have releases of TorchNeuron (SDK 2.33, update-dlami)."""
+
+NEURON_FAMILY = ("torch", "torch-neuronx", "neuronx-cc", "nki")
+"""What an adopted environment has and keeps."""
 
 TOOL_STAMP = "requirements.sha256"
 """Written last: the digest of the requirements that a tool's environment has."""
@@ -71,7 +83,7 @@ Observer = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Input of an environment: pins of torch and Transformers, requirements, a further index.
+    """Input of an environment: pins of torch and Transformers, and requirements.
 
     Without a pin of Transformers, `requirements` is a locked file, which has one. With it, it is a
     list of names: pip then keeps the locked releases, which are linked into the environment first,
@@ -79,17 +91,18 @@ class Recipe:
     `chosen` are the pins that a person chose, which need not exist, and `further` the packages that
     a person wants besides, in the releases that pip finds for them. `cuda_build` asks for a torch
     that was built for CUDA, from the usual index. `default_torch` says that the torch is that of
-    compilewatch itself.
+    compilewatch itself. `adopted` is an environment of AWS's machine images: its packages are used
+    where they are and stay as they are; what a worker needs besides is installed here.
     """
 
     torch: str
     requirements: Path
     transformers: str | None = None
-    index: str | None = None
     chosen: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
     cuda_build: bool = False
     default_torch: bool = False
+    adopted: Path | None = None
 
     @property
     def shares(self) -> bool:
@@ -99,13 +112,15 @@ class Recipe:
     @property
     def digest(self) -> str:
         """16 hex digits over everything that decides what is installed. Raises InterpreterError."""
-        text = "\0".join((self.torch, _requirements(self.requirements), self.index or ""))
+        text = f"{self.torch}\0{_requirements(self.requirements)}\0"
         if self.transformers:
             text += f"\0{self.transformers}"
         if self.further:
             text += "\0with " + " ".join(self.further)
         if self.cuda_build:
             text += "\0cuda"
+        if self.adopted:
+            text += f"\0{self.adopted}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -146,8 +161,8 @@ def recipe_of(
             return Recipe(
                 torch=_pin_of_torch(locked_file),
                 requirements=locked_file,
-                index=INDEXES.get(name),
                 default_torch=name in (*PACKAGE_ENVIRONMENTS, "lowering"),
+                adopted=_dlami() if name == "neuron" else None,
             )
         if sys.platform != "linux":
             raise UsageError(
@@ -180,6 +195,35 @@ def recipe_of(
         further=tuple(sorted(further)),
         default_torch=not chosen,
     )
+
+
+def _dlami() -> Path | None:
+    """The newest environment with TorchNeuron of a machine image of AWS; None elsewhere."""
+    return max(
+        (python.parents[1] for python in IMAGES.glob(f"{DLAMI}/bin/python")),
+        key=lambda folder: [int(number) for number in re.findall(r"\d+", folder.name)],
+        default=None,
+    )
+
+
+def _check_wheels(name: str, python: str | None) -> None:
+    """Raise InterpreterError where an environment's packages are known to have no wheels."""
+    system, pythons = WHEELS[name]
+    release = {"NAME": platform.system()}
+    with contextlib.suppress(OSError):
+        release = platform.freedesktop_os_release()
+    here = f"{release['NAME']} {release.get('VERSION_ID', '')} {platform.machine()}"
+    if not here.startswith(system):
+        raise InterpreterError(
+            f"environment {name!r} needs {system} or AWS's machine image ({IMAGES / DLAMI}); "
+            f"this is {here}: compilewatch env create lowering gives a forecast"
+        )
+    version = runs(python) if python else platform.python_version()
+    if version and not SpecifierSet(pythons).contains(version, prereleases=True):
+        raise InterpreterError(
+            f"environment {name!r} needs Python {pythons}, and {python or sys.executable} is "
+            f"{version}: name another one with --python"
+        )
 
 
 def _requirements(path: Path) -> str:
@@ -334,6 +378,8 @@ def create(
     if stamp is None or stamp.recipe != digest:
         for package, version in (pin.split("==") for pin in recipe.chosen):
             check_release(package, version, python)
+        if name in WHEELS and recipe.adopted is None:
+            _check_wheels(name, python)
     with locked(folder):
         stamp = environments.read_stamp(name)
         chosen = environments.made_interpreter(name)
@@ -341,14 +387,20 @@ def create(
             with contextlib.suppress(InterpreterError):
                 return describe_interpreter(name, chosen), False
         (folder / STAMP_FILE).unlink(missing_ok=True)
-        if not runs(chosen.path):
+        if recipe.adopted is not None or not runs(chosen.path):
             shutil.rmtree(folder / "venv", ignore_errors=True)
             observer(f"Creating {folder / 'venv'}")
             own = package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT])
             # Linking this interpreter's pip takes less time than unpacking another one.
             links = recipe.shares and python is None and release_in(own, "pip") is not None
+            if recipe.adopted is not None:
+                links, python = True, str(recipe.adopted / "bin" / "python")
             command = [python or sys.executable, "-m", "venv", "venv"]
             run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
+        (folder / ADOPTED).unlink(missing_ok=True)
+        if recipe.adopted is not None:
+            observer(f"Installing beside {recipe.adopted}")
+            _adopt(recipe.adopted, folder)
         if recipe.shares:
             _share(environments, name, recipe, chosen, observer)
         pip = [chosen.path, "-m", "pip"]
@@ -357,7 +409,8 @@ def create(
             if recipe.shares:
                 command.append("--no-compile")  # Python compiles what the few models import
             run_step(name, folder, [*command, *arguments], observer)
-        run_step(name, folder, [*pip, "check"], observer)
+        if recipe.adopted is None:
+            run_step(name, folder, [*pip, "check"], observer)
         environment = describe_interpreter(name, chosen)
         if recipe.cuda_build and environment.cuda is None:
             raise InterpreterError(
@@ -437,6 +490,15 @@ def size_of(environments: Environments, name: str) -> Size:
     return Size(own_bytes=own, shared_bytes=shared)
 
 
+def _adopt(other: Path, folder: Path) -> None:
+    """Let an environment's Python find packages of another one, and programs of Neuron."""
+    own, packages = (next(e.glob("lib/python*/site-packages")) for e in (folder / "venv", other))
+    (folder / ADOPTED).symlink_to(packages)
+    (own / "adopted.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    for program in other.glob("bin/neuron*"):
+        (folder / "venv" / "bin" / program.name).symlink_to(program)
+
+
 def _share(
     environments: Environments, name: str, recipe: Recipe, created: Interpreter, observer: Observer
 ) -> None:
@@ -485,14 +547,16 @@ def _installs(recipe: Recipe) -> Iterator[list[str]]:
     Each command contains the pin of torch, so that no requirement can install another version.
     """
     index = os.environ.get("TORCH_INDEX")
-    if index and not recipe.cuda_build:
+    if index and not recipe.cuda_build and recipe.adopted is None:
         yield ["--index-url", index, recipe.torch]
-    further = ["--extra-index-url", recipe.index] if recipe.index else []
-    if recipe.transformers is None:
-        yield [*further, recipe.torch, "-r", str(recipe.requirements), *recipe.further]
+    if recipe.adopted is not None:
+        lines = re.findall(r"^\w.*", _requirements(recipe.requirements), re.MULTILINE)
+        yield [line for line in lines if Requirement(line).name not in NEURON_FAMILY]
+    elif recipe.transformers is None:
+        yield [recipe.torch, "-r", str(recipe.requirements), *recipe.further]
     else:
         names = [package for package in recipe.packages if package != "transformers"]
-        yield [*further, recipe.torch, recipe.transformers, *names, *recipe.further]
+        yield [recipe.torch, recipe.transformers, *names, *recipe.further]
 
 
 def run_step(name: str, folder: Path, command: list[str], observer: Observer) -> None:
@@ -539,13 +603,14 @@ def _own_variables() -> dict[str, str]:
     return {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
 
 
-def runs(python: str) -> bool:
-    """Whether an interpreter exists, runs and has pip."""
+def runs(python: str) -> str:
+    """Return the version (`3.12`) of an interpreter that exists, runs and has pip; or ""."""
     try:
-        command = [python, "-m", "pip", "--version"]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        command = [python, "-m", "pip", "--version"]  # pip 26.1 from FOLDER (python 3.12)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
-        return False
+        return ""
+    return done.stdout.rpartition("(python ")[2].rstrip(")\n")
 
 
 @contextlib.contextmanager

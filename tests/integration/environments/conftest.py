@@ -1,4 +1,4 @@
-"""An index of two tiny wheels, so that real pip makes a real environment in seconds, offline."""
+"""An index of three small wheels, so that real pip makes a real environment in seconds, offline."""
 
 import zipfile
 from collections.abc import Iterator
@@ -18,21 +18,22 @@ TORCH = {
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stub of torch, and msgspec as it is installed here."""
+    """A stub of torch, and what a worker needs besides as it is installed here."""
     folder = tmp_path_factory.mktemp("wheels")
     with zipfile.ZipFile(folder / "torch-2.9.0-py3-none-any.whl", "w") as wheel:
         for name, text in TORCH.items():
             wheel.writestr(name, text)
-    installed = metadata.distribution("msgspec")
-    described = (installed.read_text("WHEEL") or "").splitlines()
-    tag = next(line.removeprefix("Tag: ") for line in described if line.startswith("Tag: "))
-    path = folder / f"msgspec-{installed.version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
-        for file in installed.files or ():
-            inside = file.parts[0].startswith("msgspec")
-            if inside and "__pycache__" not in file.parts and file.name != "RECORD":
-                wheel.write(Path(str(file.locate())), str(file))
-        wheel.writestr(f"msgspec-{installed.version}.dist-info/RECORD", "")
+    for name in ("msgspec", "packaging"):
+        installed = metadata.distribution(name)
+        described = (installed.read_text("WHEEL") or "").splitlines()
+        tag = next(line.removeprefix("Tag: ") for line in described if line.startswith("Tag: "))
+        path = folder / f"{name}-{installed.version}-{tag}.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            for file in installed.files or ():
+                inside = file.parts[0].startswith(name)
+                if inside and "__pycache__" not in file.parts and file.name != "RECORD":
+                    wheel.write(Path(str(file.locate())), str(file))
+            wheel.writestr(f"{name}-{installed.version}.dist-info/RECORD", "")
     return folder
 
 
