@@ -1039,7 +1039,8 @@ def spent(result: Result) -> float:
 class Environment(Record, frozen=True, kw_only=True):
     """A Python interpreter in which a worker can run, as it described itself.
 
-    `cuda` is the release of CUDA that its torch was built for, None for a CPU build.
+    `cuda` is the release of CUDA that its torch was built for, None for a CPU build. `placeholders`
+    are packages of PyPI that stand for AWS's and cannot be imported (name -> version).
     """
 
     name: str
@@ -1053,6 +1054,7 @@ class Environment(Record, frozen=True, kw_only=True):
     harness_version: int = HARNESS_VERSION
     digest: str = ""
     cuda: str | None = None
+    placeholders: dict[str, str] = {}
 
 
 class Run(Record, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +25,10 @@ from compilewatch.contract.processes import program
 from compilewatch.contract.targets import CPU, TARGETS, device_kinds
 from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments, create_command
-from compilewatch.environments.creation import create, recipe_of, remove, size_of
+from compilewatch.environments.creation import create, recipe_of, releases, remove, size_of
 from compilewatch.errors import CompilewatchError, ConfigError, InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
+from compilewatch.neuron import installed
 from compilewatch.plan import check_targets, load_expectations, needs, place, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record, Target
 from compilewatch.report.terminal import console, listing, plain, spaced, table
@@ -37,9 +37,6 @@ from compilewatch.sources import choose_source, source_names
 from compilewatch.sources.hub.pulled import SORTS, PullReport
 from compilewatch.sources.libraries import PackageSource
 from compilewatch.sources.own import ManifestSource
-
-ONLINE_SECONDS = 30.0
-"""How long the package index may take to respond."""
 
 
 class DoctorCheck(Record, frozen=True, kw_only=True):
@@ -103,39 +100,21 @@ def _releases() -> Iterator[DoctorCheck]:
     except CompilewatchError:
         return  # `_interpreter` reports it
     for package in ("torch", "transformers"):
-        name, installed = f"{package} release", here.get(package)
-        if installed is None:
+        name, known = f"{package} release", here.get(package)
+        if known is None:
             continue
-        newest = _newest(package)
-        if newest is None:
-            unknown = "unknown: the package index does not respond"
-            advice = "check the network, and the index in the configuration of pip"
-            yield _judged(name, unknown, False, advice)
+        try:
+            newest = releases(package)[-1]
+        except InterpreterError as error:
+            yield _judged(name, str(error), False)
             continue
-        behind = Version(newest) > Version(installed)
+        behind = newest > Version(known)
         yield _judged(
             name,
-            f"{newest}; {installed} is installed" if behind else newest,
+            f"{newest}; {known} is installed" if behind else str(newest),
             not behind,
             "`make lock` updates torch and transformers to the newest pair that works",
         )
-
-
-def _newest(package: str) -> str | None:
-    """The newest release of a package on pip's index, or None if the index does not respond."""
-    command = [sys.executable, "-m", "pip", "index", "versions", package]
-    try:
-        listed = subprocess.run(
-            [*command, "--disable-pip-version-check", "--retries", "0", "--timeout", "10"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ONLINE_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    first = listed.stdout.partition("\n")[0]  # torch (2.15.0)
-    return first.rpartition("(")[2].rstrip(")") if listed.returncode == 0 else None
 
 
 def _machine(settings: Settings) -> Iterator[DoctorCheck]:
@@ -202,6 +181,23 @@ def _environments(settings: Settings, fresh: bool) -> Iterator[DoctorCheck]:
         )
 
 
+def _neuron(settings: Settings) -> Iterator[DoctorCheck]:
+    """What can be had on Neuron, and what is wrong with what is installed for it."""
+    here, given = installed.machine(), {"nothing": "no environment for it"}
+    for listed in interpreters.listing(Environments(settings.cache_folder)):
+        if (made := listed.environment) is not None:
+            ability = installed.ability(made.packages, here)
+            if problem := installed.problem(made.packages, made.placeholders, here):
+                yield _judged(f"neuron in {made.name}", problem, False)
+            if not problem or ability == "forecast":
+                names = ("torch-neuronx", "torch-mlir", "neuronx-cc")
+                versions = (f"{n} {made.packages[n]}" for n in names if n in made.packages)
+                given.setdefault(ability, f"environment {made.name} has {', '.join(versions)}")
+    best = next(ability for ability in installed.ABILITIES if ability in given)
+    advice = installed.better(best, here)
+    yield _judged("neuron", f"{best}: {given[best]}; {here}", not advice, advice)
+
+
 def _outputs(settings: Settings) -> DoctorCheck:
     folder = Path(settings.output_dir).absolute()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -263,6 +259,7 @@ def doctor_command(as_json: bool, online: bool, fresh: bool) -> int:
         *_inputs(settings),
         *_environments(settings, fresh),
         *_machine(settings),
+        *_neuron(settings),
         _outputs(settings),
         *_tools(),
         plugins.load("compilewatch.extras.executor.cli:sandbox_check")(),
@@ -314,11 +311,14 @@ def create_verb(
     further: str | None,
     python: str | None,
 ) -> None:
-    """Create the environment NAME: xla, neuron, cuda, vision, libraries, or any other name with
-    --torch, --transformers or --with.
+    """Create the environment NAME: xla, lowering, neuron, neuron-xla, cuda, vision, libraries, or
+    any other name with --torch, --transformers or --with.
 
-    `vision` has the torch and Transformers of compilewatch itself, and timm and torchvision for the
-    models that need them. `libraries` has diffusers, sentence-transformers and open_clip besides.
+    `lowering` forecasts what TorchNeuron compiles, on any machine. `neuron` uses the TorchNeuron of
+    AWS's machine images where they have it, or installs it on Ubuntu 26.04, where AWS documents
+    that. `neuron-xla` is for Trn1 and Inf2. `vision` has the torch and Transformers of compilewatch
+    itself, and timm and torchvision for the models that need them. `libraries` has diffusers,
+    sentence-transformers and open_clip besides.
 
     Without --torch or --transformers, that package has the version of compilewatch itself.
     Packages that another environment has in the same version take no further space. This is
@@ -376,12 +376,13 @@ def describe_verb(name: str, as_json: bool) -> None:
         f"transformers {environment.transformers or 'none'}, Python {environment.python}, "
         f"device {environment.device}",
         environment.python_executable,
+        installed.problem(environment.packages, environment.placeholders, installed.machine()),
     ]
     if name not in INTERPRETERS:
         size = size_of(environments, name)
         own, shared = size.own_bytes / 2**20, size.shared_bytes / 2**20
         lines.append(f"{own:,.0f} MiB of its own, {shared:,.0f} MiB shared with others")
-    console().print(spaced([plain("\n".join(lines)), packages]))
+    console().print(spaced([plain("\n".join(filter(None, lines))), packages]))
 
 
 @env_command.command("remove")

@@ -244,7 +244,10 @@ def variants_of(target: str, variants: records.Variants) -> records.Variants:
 
 
 def in_default_environment(target: records.Target) -> bool:
-    """Whether a target is in its default environment, or in that one with further packages."""
+    """Whether a target is in its default environment, or in that one with further packages.
+
+    The environment of another route is none: it has another product, or gives a forecast.
+    """
     default = default_environment(target.name)
     if default == records.DEFAULT_ENVIRONMENT and target.environment in PACKAGE_ENVIRONMENTS:
         return True

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from compilewatch.contract.libraries import LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.contract.targets import TARGETS
 from compilewatch.errors import InterpreterError
-from compilewatch.neuron import neuronx_cc
+from compilewatch.neuron import installed, neuronx_cc
 from compilewatch.neuron.neuronx_cc import core_count
 from compilewatch.records import HARNESS_VERSION, Environment
 
@@ -29,8 +29,10 @@ _DETECTED = {
     "einops",
     "flash-attn",
     "kernels",
+    "libneuronxla",
     "librosa",
     "mamba-ssm",
+    "nki",
     "numpy",
     "pillow",
     "scipy",
@@ -81,6 +83,7 @@ def describe(name: str, device: str = "cpu") -> Environment:
         device=device,
         packages=packages,
         cuda=cuda,
+        placeholders=installed.placeholders(),
         digest=hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16],
     )
 
@@ -89,9 +92,10 @@ def installed_packages() -> dict[str, str]:
     """The versions of installed `PACKAGES`, and the path of a neuronx-cc outside this interpreter.
 
     A stored result "there is no compiler" must not be reused after the compiler was installed.
+    PyPI's placeholders of AWS's packages are left out.
     """
     versions = {}
-    for package in PACKAGES:
+    for package in sorted({*PACKAGES} - installed.placeholders().keys()):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from compilewatch.contract.targets import TARGETS
-from compilewatch.neuron import neuronx_cc
+from compilewatch.neuron import installed, neuronx_cc
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import FakeUnsupportedError
@@ -118,6 +118,19 @@ def test_what_is_missing_is_said(install: Install) -> None:
     install(**SDK)
     assert (target.NeuronTarget().missing(), target.NeuronTarget().unable()) == (None, None)
     assert target.NeuronTarget().tiers == (Tier.REAL,)
+
+
+def test_a_product_that_cannot_work_is_said(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(**SDK, torch="2.15.0")
+    assert "needs torch 2.9, and 2.15.0 is installed" in str(target.NeuronTarget().missing())
+    monkeypatch.setattr(installed, "placeholders", lambda: {"nki": "0.0.1"})
+    assert str(target.NeuronTarget().unable()).startswith("nki 0.0.1 of PyPI is a placeholder")
+    install()
+    assert str(target.NeuronTarget().missing()).startswith("nki 0.0.1 of PyPI is a placeholder")
+    install(torch_mlir="20261001")  # a forecast does without AWS's packages
+    assert target.NeuronTarget().unable() is None
 
 
 def test_a_model_is_compiled_ahead_of_time(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compilewatch import records
 from compilewatch.contract.targets import route_of
+from compilewatch.neuron import installed
 from compilewatch.worker.process.describe import installed_packages
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import CompileTarget
@@ -23,7 +24,10 @@ class NeuronTarget(CompileTarget):
     name = "neuron"
 
     def __init__(self) -> None:
-        self._route = route_of(self.name, installed_packages())
+        packages = installed_packages()
+        self._route = route_of(self.name, packages)
+        found = installed.placeholders(), installed.machine()
+        self._problem = installed.problem(packages, *found)
 
     @property
     def tiers(self) -> tuple[records.Tier, ...]:  # type: ignore[override]
@@ -33,8 +37,9 @@ class NeuronTarget(CompileTarget):
 
     def missing(self) -> str | None:
         if self._route is not None:
-            return None
-        return (
+            needs_product = self._route.name in ("native", "xla")
+            return (self._problem or None) if needs_product else None
+        return self._problem or (
             "no torch_neuronx, no torch_xla and no torch-mlir: compilewatch env create lowering "
             "(a forecast), or neuron (docs/guide.md, Neuron)"
         )
