@@ -22,7 +22,9 @@ from compilewatch.records import SCHEMA_VERSION, NeuronDetail
 from compilewatch.report.wording import plural
 
 Compiled = tuple[str, NeuronDetail]
-"""What became of a module: `compiled`, `already` (by this compiler and flags) or `failed`."""
+"""What became of a module: one of `PREFIXES`, where `already` is by this compiler and flags."""
+
+PREFIXES = {"compiled": "", "already": "already ", "failed": "failed: "}
 
 
 @click.group("neuron")
@@ -99,23 +101,14 @@ def compile_command(
         if outcome != "already":
             files.replace(folder / neuronx_cc.DETAIL_FILE, msgspec.json.encode(detail))
         hlo, reason = str(modules[folder]), neuronx_cc.described(detail)
-        done.append(
-            {
-                "hlo": hlo,
-                "folder": str(folder),
-                "outcome": outcome,
-                "reason": reason,
-                "detail": detail,
-            }
-        )
+        entry = {"hlo": hlo, "folder": str(folder), "outcome": outcome, "reason": reason}
+        done.append(entry | {"detail": detail})
         advice = detail.failure.advice if detail.failure is not None else ""
-        taken = f"{detail.compile_seconds or 0:.1f} s" if outcome != "already" else ""
-        text = f"{hlo}: {', '.join(filter(None, (outcome, taken)))}"
-        said = " - ".join(filter(None, (reason, advice)))
-        click.echo(f"{len(done)} of {len(modules)}: {text}: {said}", err=as_json)
+        text = PREFIXES[outcome] + " - ".join(filter(None, (reason, advice)))
+        click.echo(f"{len(done)} of {len(modules)}: {hlo}: {text}", err=as_json)
     if as_json:
         options.print_json(done)
-    return 1 if any(fields["outcome"] == "failed" for fields in done) else 0
+    return 1 if any(entry["outcome"] == "failed" for entry in done) else 0
 
 
 def _found(places: Iterable[Path], target: str, output: Path | None) -> dict[Path, Path]:

@@ -10,10 +10,12 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +28,7 @@ from compilewatch.errors import CompilerError
 from compilewatch.records import NeffHeader, NeuronDetail, NeuronFailure
 
 ROUTE = "neuronx-cc"
-DEFAULT_TARGET = "trn1"
-TARGETS = (DEFAULT_TARGET, "trn1n", "inf2", "trn2", "trn3")
+TARGETS = ("trn1", "trn1n", "inf2", "trn2", "trn3")
 """Instance families. The command line's page ends with trn2; AWS's pages on vLLM pass trn3."""
 
 HLO_SUFFIX = ".hlo_module.pb"
@@ -357,10 +358,24 @@ def core_count() -> int:
         return 0
 
 
-def family_of(backend: str | None = None) -> str:
-    """Return the family to compile for: the named one, this machine's on EC2, or the default."""
-    try:
-        own = PRODUCT.read_text().strip().partition(".")[0]
-    except OSError:
-        own = ""
-    return backend or (own if own in TARGETS else DEFAULT_TARGET)
+def family_of(backend: str | None = None, families: Sequence[str] = TARGETS) -> str:
+    """Return the family to compile for: the named one, this machine's on EC2, or the first."""
+    own = ""
+    with suppress(OSError):
+        own = PRODUCT.read_text().partition(".")[0]
+    return backend or (own if own in families else families[0])
+
+
+def prepare_process(compiler: str) -> None:
+    """Prepare this process, which serves one request, for starting the compiler.
+
+    The SDK looks for it on PATH, and flags from the environment would override the pinned ones. The
+    compiler inherits the limits of this process: a NEFF may exceed 1 GiB, and the compiler needs
+    more memory than the model (the launcher watches the total).
+    """
+    folder = str(Path(compiler).parent)
+    os.environ["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
+    os.environ.pop("NEURON_CC_FLAGS", None)
+    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (hard, hard))

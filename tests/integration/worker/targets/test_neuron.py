@@ -270,8 +270,8 @@ def test_without_the_compiler_the_hlo_is_kept_for_one(
     install(torch_xla="2.9.0")
     for hlo, said in (
         ("an HLO", "compilewatch neuron compile PATH/graph.hlo_module.pb --target trn1"),
-        (None, "no neuronx-cc here, and no HLO valid for other inputs"),
-        (RuntimeError("XLA"), "no neuronx-cc here, and not captured as an HLO: RuntimeError"),
+        (None, "no neuronx-cc here: no HLO valid for other inputs"),
+        (RuntimeError("XLA"), "no neuronx-cc here: not captured as an HLO: RuntimeError"),
     ):
         capture(hlo)
         outcome = evaluated(make_subject)

@@ -154,7 +154,7 @@ def prepare(request: records.Request, folder: Path) -> str | None:
     if not cores and compiler is None:
         return "no Neuron device, and no neuronx-cc to compile for one: see compilewatch doctor"
     if compiler is not None:
-        xla.prepare_process(compiler)
+        neuronx_cc.prepare_process(compiler)
     places = {
         "kept": folder / "artifacts" if request.keep_artifacts else folder,
         "caches": folder / "caches",

@@ -16,7 +16,6 @@ import importlib.util
 import math
 import os
 import re
-import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -62,7 +61,7 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
     try:
         if path is None:
             return _by_hlo(subject, target, None)
-        prepare_process(path)
+        neuronx_cc.prepare_process(path)
         compiler = neuronx_cc.describe(path)
         if importlib.util.find_spec("torch_neuronx") is None:
             return _by_hlo(subject, target, compiler)
@@ -73,21 +72,6 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
 
 def _unsupported(detail: str) -> records.TargetOutcome:
     return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=detail)
-
-
-def prepare_process(compiler: str) -> None:
-    """Prepare this process, which serves one request, for starting the compiler.
-
-    torch_neuronx looks for it on PATH, and flags from the environment would override the pinned
-    ones. The compiler inherits the limits of this process: a NEFF may exceed 1 GiB, and the
-    compiler needs more memory than the model (the launcher watches the total).
-    """
-    folder = str(Path(compiler).parent)
-    os.environ["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
-    os.environ.pop("NEURON_CC_FLAGS", None)
-    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
-        _, hard = resource.getrlimit(limit)
-        resource.setrlimit(limit, (hard, hard))
 
 
 def _outcome(
@@ -253,31 +237,32 @@ def _by_hlo(
     subject: Subject, target: str, compiler: neuronx_cc.Compiler | None
 ) -> records.TargetOutcome:
     """Compile the captured module; without a compiler, keep it for a machine that has one."""
-    status, here = records.Status.ERROR, ""
-    if compiler is None:
-        status, here = records.Status.UNSUPPORTED, "no neuronx-cc here, and "
+    hlo, record = None, None
+    said = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
         record = getattr(error, "record", None) or compiler_failure(error, ())
-        text = f"{here}not captured as an HLO: {one_line(error)}"
-        return records.TargetOutcome(status=status, detail=text, error=record)
-    if hlo is None:
-        return _unsupported(
-            f"{here}no HLO valid for other inputs: operators run outside XLA (see target xla)"
-        )
-    if compiler is not None:
+        said = f"not captured as an HLO: {one_line(error)}"
+    if hlo is not None and compiler is not None:
         folder = neuronx_cc.folder_of(hlo, target)
-        detail = neuronx_cc.compile_module(compiler, hlo, folder, target=target)
-        return _outcome(subject, detail, folder, None)
+        compiled = neuronx_cc.compile_module(compiler, hlo, folder, target=target)
+        return _outcome(subject, compiled, folder, None)
+    if hlo is not None:
+        said = (
+            "its input is stored as an artifact, for a machine with it: "
+            f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}"
+        )
+    is_verdict = record is not None and compiler is not None
+    detail = records.NeuronDetail(
+        target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo) if hlo else None
+    )
     return records.TargetOutcome(
-        status=status,
-        detail=f"no neuronx-cc here; its input is stored as an artifact, for a machine with it: "
-        f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}",
-        details=records.NeuronDetail(
-            target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo)
-        ),
-        artifacts=kept_files(subject),
+        status=records.Status.ERROR if is_verdict else records.Status.UNSUPPORTED,
+        detail=said if compiler else f"no neuronx-cc here: {said}",
+        error=record,
+        details=detail,
+        artifacts=kept_files(subject) if hlo else (),
     )
 
 
