@@ -303,7 +303,7 @@ def failing() -> Json:
     )
     # The label `above` has a fixed number of digits, and series come in the order of their labels.
     rank = f'count_values by (model) ("above", 1e12 - ({used}))'
-    history = f"{panels.codes('model', shown)} * on (model) group_right () {rank}"
+    history = f"{panels.codes('model', shown, forecasts=False)} * on (model) group_right () {rank}"
     passes, fails = (q.of_mode("compilewatch_results", status) for status in (q.PASSED, q.FAILED))
     # 1 is the state of a pass.
     all_pass = f"(group({passes}) unless on () (sum({fails}) > 0)) + 1"

@@ -15,7 +15,7 @@ from compilewatch.records import Mode
 from dashboards.queries import SCRAPE, Json, cells, logged, of_mode
 
 GREEN, ORANGE, RED, PURPLE, GREY = "#37872d", "#cf5f08", "#c4162a", "#8f3bb8", "#6b7079"
-TEAL, INDIGO = "#1f7a7a", "#3f5fc0"
+SKY, INDIGO = "#1a76b0", "#4f5bc4"
 """Dark enough for white words, light enough on a dark page."""
 
 
@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 STATES = (
     State("pass", "✓ pass", GREEN),
-    State("forecast_pass", "↗ forecast: lowers", TEAL),
+    State("forecast_pass", "↗ forecast: lowers", SKY),
     State("forecast_fail", "↘ forecast: does not lower", INDIGO),
     State("skipped", "○ skipped", GREY),
     State("unsupported", "○ unsupported", GREY),
@@ -45,12 +45,13 @@ STATES = (
 """From best to worst. An error before the compiler was reached is not a verdict, hence grey."""
 
 
-def codes(by: str, *matchers: str) -> str:
+def codes(by: str, *matchers: str, forecasts: bool = True) -> str:
     """The worst state of each group, as its place in `STATES`, from 1."""
     parts = [
         of_mode("compilewatch_model_status", f'status="{s.status}"', s.phase, *matchers)
         + (f" * {code}" if code > 1 else "")
         for code, s in enumerate(STATES, start=1)
+        if forecasts or not s.status.startswith("forecast")
     ]
     # Each `or` reads all on its left again, hence the many that pass come last.
     return f"max by ({by}) ({' or '.join(reversed(parts))})"
@@ -380,7 +381,7 @@ def _barchart(
 
 def stacks(title: str, about: str, expr: str, *, row: str, column: str, **look: Any) -> Json:
     """A bar for each row of a matrix, made of its columns, which are statuses."""
-    steps, options = grouped(row, column), {"orientation": "horizontal"}
+    steps, options = grouped(row, column), {"orientation": "horizontal", "showValue": "auto"}
     look = {"overrides": STATUS_SERIES, **look}
     return _barchart(title, about, cells(expr), row, steps, options, **look)
 

@@ -80,6 +80,8 @@ REGISTRY = REGISTRY_PAGE.partition("gb/gb")[0]
 PASSED = 'status="pass"'
 FAILED = 'status=~"graph_break|mismatch|error"'
 SPOKE = 'status=~"pass|graph_break|mismatch|error"'
+OF_VERDICTS = 'target!~".+@lowering"'
+"""Leaves out the environment of forecasts, also where one crashed."""
 
 
 def _braced(job: str, *matchers: str) -> str:
@@ -171,7 +173,8 @@ def models_without_breaks() -> str:
 def downloads_without_breaks() -> str:
     """The same share of downloads, with millions as labels."""
     downloads = "compilewatch_downloads"
-    return counted_share(of_mode(downloads, PASSED), of_mode(downloads, SPOKE), " / 1e6")
+    every = of_mode(downloads, SPOKE, OF_VERDICTS)
+    return counted_share(of_mode(downloads, PASSED), every, " / 1e6")
 
 
 def millions(expr: str) -> str:
@@ -182,7 +185,7 @@ def millions(expr: str) -> str:
 def share_of_downloads(by: str = "target, mode") -> str:
     """The same, weighted by downloads."""
     downloads = "compilewatch_downloads"
-    return share(of_mode(downloads, PASSED), of_mode(downloads, SPOKE), by)
+    return share(of_mode(downloads, PASSED), of_mode(downloads, SPOKE, OF_VERDICTS), by)
 
 
 def last_success() -> str:

@@ -6,6 +6,11 @@ from dashboards.overview import share_over_time
 from dashboards.queries import Json
 
 RESULTS = q.of_mode("compilewatch_results")
+VERDICTS = q.of_mode("compilewatch_results", q.OF_VERDICTS)
+STAGES = ("compilewatch_neuron_stage_duration_seconds", "stage", "{{stage}} {{target}}")
+GRAPHS = ("compilewatch_neuron_graphs", "reached", "{{reached}} {{target}}")
+COMPILED = "pass|graph_break|mismatch"
+ON_NEURON = 'target=~"neuron.*"'
 RAN = 'status=~"pass|graph_break|mismatch|error|timeout|oom|crashed"'
 
 
@@ -35,34 +40,21 @@ def _now() -> list[Json]:
 
 def _look_up() -> list[Json]:
     by = "source, target, mode"
-    share = {
-        "unit": "percentunit",
-        "decimals": 1,
-        "mappings": [panels.NEARLY_ALL, *panels.missing("–")],
-    }
+    share: Json = {"unit": "percentunit", "decimals": 1}
+    share["mappings"] = [panels.NEARLY_ALL, *panels.missing("–")]
     inside, every = (
         f"sum by ({by}) ({q.of_mode('compilewatch_operators', *matchers)})"
         for matchers in (('where="captured"',), ())
     )
-    captured = f"{inside} / {every}"
-    counts = f'label_join(sum by ({by}, status) ({RESULTS}), "where", " ", "target", "mode")'
     return frame.line(
         8,
-        panels.figures(
-            "Results by target and status",
-            "Results of the newest run. –: no result of that status.",
-            counts,
-            row="where",
-            column="status",
-            overrides=panels.STATUS_SERIES,
-        ),
         panels.table(
             "Shares by target",
             "Captured: operators that ran inside graphs, of all of one forward call of each model. "
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
             "as it is downloaded. –: not counted, or downloads unknown.",
             {
-                "Captured": captured,
+                "Captured": f"{inside} / {every}",
                 "Without breaks": q.share_of_models(by),
                 "By downloads": q.share_of_downloads(by),
             },
@@ -84,7 +76,7 @@ def _families() -> Json:
         return q.of_mode("compilewatch_family_results", 'family=~"$family"', *matchers)
 
     by = "family, target, mode"
-    every = f"sum by ({by}) ({of(RAN)})"
+    every = f"sum by ({by}) ({of(RAN, q.OF_VERDICTS)})"
     passed = f"(sum by ({by}) ({of(q.PASSED)}) or 0 * {every}) / {every}"
     return panels.matrix(
         "Families by target",
@@ -98,30 +90,80 @@ def _families() -> Json:
     )
 
 
-def _neuron() -> list[Json]:
-    classes = f"count by (error_class) ({q.of_mode('compilewatch_neuron_failure')})"
-    ran = q.of_mode("compilewatch_results", 'target=~"neuron.*"')
-    expected, fallbacks = (
-        f"count by (source, mode) ({q.of_mode(name)} > 0)"
-        for name in ("compilewatch_expected_to_fail_on_neuron", "compilewatch_fallbacks")
+def _forecasts() -> list[Json]:
+    """Forecasts beside a device's verdicts on the same models, and what to ask AWS for first."""
+    same = "model, mode, source"
+
+    def of(status: str, *matchers: str) -> str:
+        asked = ('mode=~"$mode"', f'status=~"{status}"', *matchers)
+        return f"group by ({same}) ({q.of_run('compilewatch_model_status', *asked)})"
+
+    def count(status: str, forecast: str) -> str:
+        verdict = of(status, 'phase=~"compile|compare|done"', ON_NEURON, q.OF_VERDICTS)
+        return f"count by (forecast) ({verdict} * on ({same}) group_left (forecast) ({forecast}))"
+
+    fails = f'label_replace({of("forecast_fail")}, "forecast", "does not lower", "", "")'
+    lowers = f'label_replace({of("forecast_pass")}, "forecast", "lowers", "", "")'
+    both = f"{fails} or {lowers} unless on ({same}) {fails}"
+    every = count(f"{COMPILED}|error", both)
+    right = f"({count(COMPILED, lowers)} or {count('error', fails)} or 0 * {every}) / {every}"
+    models, downloads = (
+        f"sum by (operator, target) (max by (source, operator, target) ({q.of_mode(metric)}))"
+        for metric in ("compilewatch_operator_models", "compilewatch_operator_downloads")
     )
+    ran = f"group({q.of_mode('compilewatch_results', ON_NEURON)})"
+    return frame.line(
+        8,
+        panels.table(
+            "Forecast against verdict",
+            "Models with a forecast and a verdict of a Neuron device. Right: what lowers compiles "
+            "there, and what does not lower ends in an error.",
+            {"compiles": count(COMPILED, both), "error": count("error", both), "right": right},
+            labels=("forecast",),
+            looks={"right": {"unit": "percentunit"}},
+        ),
+        panels.table(
+            "Operators without a lowering",
+            "What to ask AWS for first: models with an operator that the compiler for Neuron does "
+            "not lower, and their downloads. Of a forecast, this is not a verdict.",
+            {
+                "models": q.or_say(f"topk(20, {models})", ran, operator="none"),
+                "downloads": q.millions(downloads),
+            },
+            labels=("operator", "target"),
+            sort="models",
+            looks={"downloads": {"unit": q.MILLIONS}},
+        ),
+    )
+
+
+def _neuron() -> list[Json]:
+    def per(metric: str, by: str) -> str:
+        return f"sort_desc(sum by ({by}) ({q.of_mode(metric)}))"
+
+    classes = f"count by (error_class) ({q.of_mode('compilewatch_neuron_failure')})"
+    ran = f"group({q.of_mode('compilewatch_results', ON_NEURON)})"
+    failures = q.or_say(classes, ran, error_class="none")
+    fallbacks = per("compilewatch_fallback_operator_models", "operator")
     return frame.line(
         8,
         panels.bars(
             "Neuron failures by class",
             "Models for which neuronx-cc produced no executable.",
-            q.now(
-                f"sort_desc({q.or_say(classes, f'group({ran})', error_class='none')})",
-                "{{error_class}}",
-            ),
+            q.now(f"sort_desc({failures})", "{{error_class}}"),
             color=panels.fixed(panels.RED),
         ),
-        panels.table(
-            "XLA fallbacks and expected Neuron failures",
-            "Models with an operator that ran outside XLA, and models with one that neuronx-cc "
-            "is documented to reject (an expectation, no verdict).",
-            {"With fallbacks": fallbacks, "Expected to fail": expected},
-            labels=("source", "mode"),
+        panels.bars(
+            "Operators that ran on the CPU",
+            "Models of which TorchNeuron ran an operator on the CPU.",
+            q.now(q.or_say(fallbacks, ran, operator="none"), "{{operator}}"),
+        ),
+        *(
+            panels.bars(title, about, q.now(per(metric, f"{by}, target"), legend), unit=unit)
+            for title, about, metric, by, legend, unit in (
+                ("Time by stage", "Of the compiler, over all graphs.", *STAGES, q.SECONDS),
+                ("Graphs", "By how far they came: NEFF, StableHLO or none.", *GRAPHS, "none"),
+            )
         ),
     )
 
@@ -137,14 +179,15 @@ def targets() -> Json:
                 share_over_time(),
                 panels.trend(
                     "Results over time",
-                    "Results of the chosen targets and modes by status.",
-                    q.ever(f"sum by (status) ({RESULTS})", "{{status}}"),
+                    "Results of the chosen targets and modes by status, without forecasts.",
+                    q.ever(f"sum by (status) ({VERDICTS})", "{{status}}"),
                     drawn="bars",
                 ),
             ),
             _look_up(),
             frame.line(14, _families()),
-            frame.row("XLA and Neuron", _neuron()),
+            frame.row("Forecasts for Neuron", _forecasts()),
+            frame.row("Compilers for Neuron", _neuron()),
         ],
         variables=[*frame.shared(), frame.family()],
     )

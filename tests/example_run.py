@@ -107,6 +107,7 @@ def neuron_details() -> records.NeuronDetail:
             exit_status=70,
         ),
         operators=(sort,),
+        fallback_operators={"aten::normal_": 1},
     )
 
 

@@ -10,7 +10,7 @@ docs/metrics.md is generated from the table.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -140,17 +140,10 @@ def _detail(name: str) -> Callable[[records.Result], float | None]:
     return lambda result: getattr(result.details, name, None)
 
 
-def _of_capture(
-    name: str, value: Callable[[Any], float]
-) -> Callable[[records.Result], float | None]:
-    """A number of a field of a capture's details, which is unknown without a capture."""
-    field = _detail(name)
-
-    def figure(result: records.Result) -> float | None:
-        known = field(result) if result.graph_breaks is not None else None
-        return None if known is None else value(known)
-
-    return figure
+def _fallbacks(result: records.Result) -> int | None:
+    """They are unknown without a capture."""
+    counts = getattr(result.details, "fallbacks", None)
+    return None if counts is None or result.graph_breaks is None else sum(counts.values())
 
 
 def _breaks(part: RunSlice) -> Series:
@@ -193,11 +186,13 @@ def _neuron_failures(part: RunSlice) -> Series:
             yield (*_identity(result), result.details.failure.kind), 1
 
 
-def _reasons(value: Callable[[summary.Reason], float | None]) -> Callable[[RunSlice], Series]:
+def _reasons(
+    value: Callable[[summary.Reason], float | None], *, operators: bool = False
+) -> Callable[[RunSlice], Series]:
     return lambda part: (
         ((reason.label, mode), value(reason))
         for mode, results in part.modes.items()
-        for reason in summary.top_reasons(results)
+        for reason in summary.top_reasons(results, operators=operators)
     )
 
 
@@ -223,12 +218,25 @@ def _sum(numbers: Iterable[float | None]) -> float | None:
     return sum(measured) if measured else None
 
 
-def _phase_seconds(results: Sequence[records.Result]) -> dict[str, float]:
+def _added(durations: Iterable[Mapping[str, float]]) -> dict[str, float]:
     spent: defaultdict[str, float] = defaultdict(float)
-    for result in results:
-        for phase, seconds in result.durations.items():
-            spent[phase] += seconds
+    for one in durations:
+        for name, seconds in one.items():
+            spent[name] += seconds
     return spent
+
+
+def _neuron(results: Sequence[records.Result]) -> list[records.NeuronDetail]:
+    return [r.details for r in results if isinstance(r.details, records.NeuronDetail)]
+
+
+def _graphs_for_neuron(results: Sequence[records.Result]) -> Counter[str]:
+    """Graphs by how far they came."""
+    return Counter(
+        "neff" if graph.neff_bytes else "stablehlo" if graph.stablehlo_bytes else "none"
+        for detail in _neuron(results)
+        for graph in detail.graphs
+    )
 
 
 def _operators(results: Sequence[records.Result]) -> dict[str, float | None]:
@@ -365,13 +373,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     per_result(
         "compilewatch_fallbacks",
         "Calls of operators that ran outside XLA; 0 if none did.",
-        _of_capture("fallbacks", lambda counts: sum(counts.values())),
-    ),
-    per_result(
-        "compilewatch_expected_to_fail_on_neuron",
-        "Operators of the captured graph that neuronx-cc is documented to reject. This is a "
-        "prediction, not a verdict.",
-        _of_capture("expected_to_fail_on_neuron", len),
+        _fallbacks,
     ),
     per_result(
         "compilewatch_neff_bytes",
@@ -383,6 +385,40 @@ DEFINITIONS: tuple[Definition, ...] = (
         "1 for the class of the error because of which neuronx-cc produced no NEFF.",
         (*MODEL, "error_class"),
         values=_neuron_failures,
+    ),
+    Definition(
+        "compilewatch_operator_models",
+        "Models with an operator that has no lowering for Neuron, and that TorchNeuron is not "
+        "known to handle itself. Of a forecast, this is not a verdict.",
+        ("operator", "mode"),
+        values=_reasons(lambda operator: operator.models, operators=True),
+    ),
+    Definition(
+        "compilewatch_operator_downloads",
+        "Downloads over 30 days of these models; absent if unknown.",
+        ("operator", "mode"),
+        values=_reasons(lambda operator: operator.downloads, operators=True),
+    ),
+    per_mode(
+        "compilewatch_fallback_operator_models",
+        "Models of which TorchNeuron ran an operator on the CPU.",
+        lambda results: Counter(
+            name for one in _neuron(results) for name in one.fallback_operators
+        ),
+        "operator",
+    ),
+    per_mode(
+        "compilewatch_neuron_graphs",
+        "Graphs of all models by how far the compiler for Neuron came.",
+        _graphs_for_neuron,
+        "reached",
+    ),
+    per_mode(
+        "compilewatch_neuron_stage_duration_seconds",
+        "Wall-clock time of a stage of the compiler for Neuron, summed over the graphs of all "
+        "models.",
+        lambda results: _added(g.seconds for detail in _neuron(results) for g in detail.graphs),
+        "stage",
     ),
     Definition(
         "compilewatch_family_results",
@@ -435,7 +471,8 @@ DEFINITIONS: tuple[Definition, ...] = (
     per_mode(
         "compilewatch_verdicts",
         "Results that are a verdict: pass, graph break, mismatch or compile error.",
-        lambda results: sum(r.is_verdict for r in results),
+        # None where all are forecasts: a share of no verdicts would be no number.
+        lambda rs: sum(r.is_verdict for r in rs) if any(not r.is_forecast for r in rs) else None,
     ),
     per_mode(
         "compilewatch_downloads",
@@ -482,7 +519,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "compilewatch_phase_duration_seconds",
         "Wall-clock time of a phase, summed over all models. Reused results count with the time "
         "that was measured when they were evaluated.",
-        _phase_seconds,
+        lambda results: _added(result.durations for result in results),
         "phase",
     ),
     per_run(
@@ -725,6 +762,9 @@ LABELS: dict[str, str] = {
     "selection": "which models the run selects, with a digest: `default`, `top 100`, `2 by name`",
     "kind": ", ".join(f"`{kind}`" for kind in records.ChangeKind),
     "cache": "`cold` or `warm`",
+    "operator": "PyTorch's name of the operator, such as `aten.histc.default`",
+    "reached": "`neff` (an executable), `stablehlo` (lowered) or `none`",
+    "stage": "`passes` (over the FX graph), `lower` (to StableHLO) or `compile` (to a NEFF)",
     "where": "`captured` (inside a graph) or `eager`",
     "error_class": "the class of a compiler error: "
     + ", ".join(f"`{kind}`" for kind in sorted(KINDS)),

@@ -213,6 +213,18 @@ def test_models_that_do_not_pass_come_first_and_every_cell_is_a_state(prometheus
     assert {STATES[0].status, STATES[-1].status} <= {STATES[code - 1].status for code in states}
 
 
+def test_a_forecast_is_right_or_wrong_where_a_device_has_a_verdict_too(
+    prometheus: Service,
+) -> None:
+    columns = [q for q in reading.queries("prometheus") if q.where == "Forecast against verdict"]
+    compiles, error, right = (
+        {series["metric"]["forecast"]: series["value"][1] for series in answer(prometheus, query)}
+        for query in columns
+    )
+    assert (compiles, error) == ({"lowers": "1"}, {"does not lower": "1"})
+    assert right == {"lowers": "1", "does not lower": "1"}
+
+
 def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -> None:
     page = reading.variables(reading.DASHBOARDS["compilewatch-model"])["model"]
     first, *others = asked(prometheus, reading.filled(reading.bare(page["query"])))

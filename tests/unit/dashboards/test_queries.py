@@ -38,7 +38,18 @@ def test_every_metric_is_shown_somewhere() -> None:
 
 def test_a_query_names_only_what_is_published_as_it_is_spelt() -> None:
     # Made by label_replace and label_join, and by count_values.
-    made = {"hint", "column", "where", "link", "alert", "series", "above", "part", "whole"}
+    made = {
+        "hint",
+        "column",
+        "where",
+        "link",
+        "alert",
+        "series",
+        "forecast",
+        "above",
+        "part",
+        "whole",
+    }
     values = {
         "status": {status.value for status in Status},
         "kind": {kind.value for kind in ChangeKind},

@@ -91,6 +91,17 @@ def test_every_metric_of_the_table_is_exposed_with_its_labels() -> None:
     assert set(exposed) == {definition.name for definition in table}
 
 
+def test_forecasts_alone_have_no_share_and_no_verdicts() -> None:
+    view = factories.view(*example_run.forecasts(), baseline=factories.run("20260101-0-0"))
+    metrics = samples(view)
+    statuses = {labels["status"]: count for labels, count in metrics["compilewatch_results"]}
+    assert statuses == {"forecast_pass": 1, "forecast_fail": 1, "crashed": 1}
+    ((_, worse),) = metrics["compilewatch_regressed_models"]
+    assert worse == 0
+    names = ("verdicts", "coverage_ratio", "untestable_ratio", "first_failing_layer")
+    assert not {f"compilewatch_{name}" for name in names} & set(metrics)
+
+
 def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
     skipped = samples(factories.view(factories.result(status=Status.SKIPPED)))
     ((labels, count),) = skipped["compilewatch_results"]
@@ -99,8 +110,7 @@ def test_what_was_not_measured_is_absent_and_a_measured_zero_is_there() -> None:
     for view in (factories.view(factories.result(status=Status.CRASHED)), factories.view(lost)):
         assert not {
             *("compilewatch_unattributed_graph_breaks", "compilewatch_peak_memory_bytes"),
-            *("compilewatch_fallbacks", "compilewatch_expected_to_fail_on_neuron"),
-            *("compilewatch_changes", "compilewatch_repositories"),
+            *("compilewatch_fallbacks", "compilewatch_changes", "compilewatch_repositories"),
         } & set(samples(view))
     passed = factories.view(
         factories.result(unattributed=0), baseline=factories.run("20260101-0-0")
