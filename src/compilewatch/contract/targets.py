@@ -158,6 +158,7 @@ TARGETS: dict[str, TargetEntry] = {
             # compile.
             Route(name="archive", packages=("torch-xla",), environment="xla"),
         ),
+        warm_up=("torch_mlir.fx", "torch_mlir.passmanager"),
         backends=("trn1", "trn1n", "inf2", "trn2", "trn3"),
         compile_deadline="neuron_compile_seconds",
         device_of_child=True,

@@ -27,6 +27,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     torch: dict[str, int]
     own: dict[str, int]
     passes: dict[str, str]
+    kernels: dict[str, str]
 
 
 @functools.cache
@@ -44,18 +45,21 @@ def handled_by(node: Node) -> str:
         return ""
     name = getattr(target, "_opname", None) or getattr(target, "__name__", str(target))
     if name in rows.passes:
-        return f"{rows.source}/fx/passes/{rows.passes[name]}"
+        return f"{rows.source}, {rows.passes[name]}"
     if name == "index_put" and any(
         index is not None and index.meta["val"].dtype is torch.bool for index in node.args[1]
     ):
         return ""
-    return f"{rows.source}/decompositions.py:{rows.own[name]}" if name in rows.own else ""
+    if name not in rows.own:
+        return ""
+    return f"{rows.source}, neuron_dynamo_backend/decompositions.py:{rows.own[name]}"
 
 
 @functools.cache
 def table() -> dict[OpOverload, Decomposition]:
     """Return the decompositions for AOTAutograd."""
-    named = (functools.reduce(getattr, name.split("."), aten) for name in _replaced().torch)
+    names = (*_replaced().torch, *_replaced().kernels)
+    named = (functools.reduce(getattr, name.split("."), aten) for name in names)
     by_torch: dict[OpOverload, Decomposition] = get_decompositions(
         [*named, aten.linalg_vector_norm]
     )
@@ -120,6 +124,21 @@ def index_put(
     return torch.where(mask, put.reshape(()).to(value.dtype), value)
 
 
+def topk(
+    value: Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Of another dimension, of the least, or in any order: by the form that torch-mlir has."""
+    if largest and sorted and dim in (-1, value.dim() - 1):
+        return NotImplemented  # type: ignore[no-any-return]
+    moved = value.movedim(dim, -1)
+    values, places = torch.topk(moved if largest else -moved, k)
+    return (values if largest else -values).movedim(-1, dim), places.movedim(-1, dim)
+
+
 _OWN: dict[OpOverload, Decomposition] = {
     aten.embedding_dense_backward.default: embedding_dense_backward,
     aten.histc.default: histc,
@@ -128,4 +147,5 @@ _OWN: dict[OpOverload, Decomposition] = {
     aten.scalar_tensor.default: scalar_tensor,
     aten.sigmoid_backward.default: sigmoid_backward,
     aten.silu_backward.default: silu_backward,
+    aten.topk.default: topk,
 }

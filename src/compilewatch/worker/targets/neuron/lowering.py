@@ -19,7 +19,6 @@ import os
 import re
 import resource
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -30,6 +29,7 @@ import msgspec
 import torch
 from torch import Tensor
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
@@ -37,7 +37,8 @@ from torch.utils._pytree import tree_map_only
 from compilewatch import records
 from compilewatch.contract.failures import RecordedError, one_line
 from compilewatch.contract.processes import tail
-from compilewatch.records import NeuronDetail, NeuronGraph, NeuronOperator, Status
+from compilewatch.neuron import neuronx_cc
+from compilewatch.records import NeuronDetail, NeuronFailure, NeuronGraph, NeuronOperator, Status
 from compilewatch.worker import forked
 from compilewatch.worker.device import torch_device
 from compilewatch.worker.subject import Subject
@@ -66,10 +67,18 @@ CRASH = "crash"
 MEMORY = "memory"
 """Stages of what ended torch-mlir's process, which says nothing about the model."""
 
+KEPT_BYTES = 16 * 2**20
+"""StableHLO that is larger is not kept: it consists of constants."""
+
+TORCH_NEURON_FLAGS = ("--model-type", "transformer", "--auto-cast=none", "-O1")
+"""What TorchNeuron passes to neuronx-cc (its beta; docs of SDK 2.33: -O1 is its default)."""
+
 _INT64_MAX = 2**63 - 1
 _SLICES = (torch.ops.aten.slice.Tensor, torch.ops.aten.slice_scatter.default)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _Value = TypeVar("_Value")
+_Identity = tuple[str, str]
+"""The name of an operator and its types: equal ones lower alike."""
 _Rejection = tuple[str, str]
 """The stage that rejects something, and the compiler's message; both "" if none does."""
 
@@ -115,100 +124,112 @@ class _Forecast:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
+        assert subject.request.device is not None
+        self._family = subject.request.target.backend or subject.request.device.name
         self._folder = subject.artifacts / FOLDER
         self._folder.mkdir(exist_ok=True)
         self._graphs: list[NeuronGraph] = []
-        self._operators: dict[tuple[str, str], NeuronOperator] = {}
-        self._alone: dict[tuple[str, str], _Rejection] = {}
-        self._taken_out: Counter[str] = Counter()
-        self._unexplained: list[str] = []
+        self._alone: dict[_Identity, _Rejection] = {}
+        self._operators: dict[_Identity, NeuronOperator] = {}
+        self._problems: list[str] = []
+        self._rejections: list[NeuronFailure] = []
+        compiler = neuronx_cc.find()
+        self._compiler = compiler and neuronx_cc.describe(compiler)
 
     def backend(self, graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Lower a graph of Dynamo, and return what runs it without a device."""
         eager = captures.eager_backend(self._subject)
-        moved, moved_inputs = graph, inputs
-        if self._subject.fake_mode is None:
-            moved, moved_inputs = _on_device(graph, inputs, self._device)
+        on_device = self._subject.fake_mode is not None
+        moved = (graph, inputs) if on_device else _moved(graph, inputs, self._subject)
         compiled = captures.unexecuted_backend(
-            moved, moved_inputs, decompositions=decompositions.table(), see=self._lower
+            *moved, decompositions=decompositions.table(), see=self._lower
         )
         training = self._subject.request.target.mode is records.Mode.TRAIN
-        return compiled if training and moved is graph else eager(graph, inputs)
-
-    @property
-    def _device(self) -> torch.device:
-        return torch_device(self._subject.request.device)
+        return compiled if training and on_device else eager(graph, inputs)
 
     def _lower(self, direction: str, module: GraphModule) -> None:
         """Lower one graph, and find the operators for which it fails."""
         began = time.monotonic()
         module = GraphModule(module, _prepared(module))
         calls = [node for node in module.graph.nodes if _is_operator(node)]
-        found = NeuronGraph(direction=direction, nodes=len(calls))
-        path = self._folder / f"graph_{len(self._graphs):03}_{direction}.mlir"
-        passes = time.monotonic() - began
-        found, message = self._attempt(found, module, path)
-        if found.failed_stage is not None:
+        seconds = {"passes": round(time.monotonic() - began, 3)}
+        graph = NeuronGraph(direction=direction, nodes=len(calls), seconds=seconds)
+        graph, message = self._attempt(graph, module)
+        if graph.failed_stage is not None:
             self._look_at_each(calls)
-            rejected = [node for node in calls if self._alone[_identity(node)][0]]
-            self._count(rejected)
-            if rejected:
-                again, message = self._attempt(found, module, path, rejected)
-                found = msgspec.structs.replace(found, stablehlo_bytes=again.stablehlo_bytes)
-                if all(map(decompositions.handled_by, rejected)):
-                    found = again
+            without = [node for node in calls if self._alone[_identity(node)][0]]
+            if without:
+                rest, message = self._attempt(graph, module, without)
+                graph = rest if all(map(decompositions.handled_by, without)) else graph
             if message:
-                self._unexplained.append(f"{direction} graph: {message}")
-        seconds = {"passes": round(passes, 3), **found.seconds}
-        self._graphs.append(msgspec.structs.replace(found, seconds=seconds))
+                self._problems.append(f"the {direction} graph does not lower: {message}")
+        elif self._compiler:
+            graph = self._compiled(graph, self._compiler)
+        self._graphs.append(graph)
+
+    def _path(self, direction: str) -> Path:
+        return self._folder / f"graph_{len(self._graphs):03}_{direction}.mlir"
 
     def _attempt(
-        self, found: NeuronGraph, module: GraphModule, path: Path, without: Sequence[Node] = ()
+        self, graph: NeuronGraph, module: GraphModule, without: Sequence[Node] = ()
     ) -> tuple[NeuronGraph, str]:
         """Lower a graph without some operators; return it with its result, and a message or ""."""
 
         def lower() -> tuple[NeuronGraph, str]:
             began = time.monotonic()
             _take_out(module.graph, without)
-            result, message = msgspec.structs.replace(found, failed_stage=None), ""
+            stage, message, size = None, "", None
             try:
                 written = to_stablehlo(module)
-                path.write_bytes(written)
-                result = msgspec.structs.replace(result, stablehlo_bytes=len(written))
             except LoweringError as error:
-                result = msgspec.structs.replace(result, failed_stage=error.stage)
-                message = str(error)
-            seconds = {"lower": round(time.monotonic() - began, 3)}
-            return msgspec.structs.replace(result, seconds=seconds), message
+                stage, message = error.stage, str(error)
+            else:
+                size = len(written)
+                keep = self._subject.request.keep_artifacts and size <= KEPT_BYTES
+                if not without and (keep or self._compiler):
+                    self._path(graph.direction).write_bytes(written)
+            seconds = graph.seconds | {"lower": round(time.monotonic() - began, 3)}
+            lowered = msgspec.structs.replace(
+                graph, seconds=seconds, stablehlo_bytes=size, failed_stage=stage
+            )
+            return lowered, message
 
         try:
             return self._limited(lower, tuple[NeuronGraph, str])
         except LoweringError as ended:
-            return msgspec.structs.replace(found, failed_stage=ended.stage), str(ended)
+            return msgspec.structs.replace(graph, failed_stage=ended.stage), str(ended)
+
+    def _compiled(self, graph: NeuronGraph, compiler: neuronx_cc.Compiler) -> NeuronGraph:
+        """Compile a lowered graph with the flags of TorchNeuron."""
+        module = self._path(graph.direction)
+        flags = (*("--framework", "XLA", "--target", self._family), *TORCH_NEURON_FLAGS)
+        detail = neuronx_cc.compile_module(
+            compiler, module, module.with_suffix(""), target=self._family, flags=flags
+        )
+        if detail.failure is not None:
+            self._rejections.append(detail.failure)
+            self._problems.append(neuronx_cc.described(detail))
+        return msgspec.structs.replace(
+            graph,
+            seconds=graph.seconds | {"compile": round(detail.compile_seconds or 0.0, 3)},
+            neff_bytes=detail.neff_bytes,
+            failed_stage="neff" if detail.failure is not None else None,
+        )
 
     def _look_at_each(self, nodes: Iterable[Node]) -> None:
-        """Lower each operator alone that has not been lowered alone yet."""
+        """Lower each operator alone that was not yet, and count those that do not lower."""
+        nodes = list(nodes)
         new = {_identity(node): node for node in nodes if _identity(node) not in self._alone}
-        self._alone |= zip(new, self._rejections(list(new.values())), strict=True)
-
-    def _rejections(self, nodes: list[Node]) -> list[_Rejection]:
-        """Lower operators alone, each in its own module; where that ends the process, fewer."""
-        try:
-            return self._limited(lambda: [_rejection(node) for node in nodes], list[_Rejection])
-        except LoweringError as ended:
-            if len(nodes) == 1:
-                return [(ended.stage, str(ended))]
-            half = len(nodes) // 2
-            return [*self._rejections(nodes[:half]), *self._rejections(nodes[half:])]
-
-    def _count(self, nodes: Iterable[Node]) -> None:
+        self._alone |= zip(new, self._lowered_alone(list(new.values())), strict=True)
         for node in nodes:
-            key = _identity(node)
-            stage, message = self._alone[key]
+            identity = _identity(node)
+            stage, message = self._alone[identity]
+            if not stage:
+                continue
             file, line = _place(node)
-            known = self._operators.get(key) or NeuronOperator(
-                name=key[0],
-                types=key[1],
+            known = self._operators.get(identity) or NeuronOperator(
+                name=identity[0],
+                types=identity[1],
                 occurrences=0,
                 stage=stage,
                 message=message,
@@ -216,8 +237,29 @@ class _Forecast:
                 line=line,
                 handled_by=decompositions.handled_by(node),
             )
-            more = known.occurrences + 1
-            self._operators[key] = msgspec.structs.replace(known, occurrences=more)
+            more = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
+            self._operators[identity] = more
+
+    def _lowered_alone(self, nodes: list[Node]) -> list[_Rejection]:
+        """Lower operators, each in a module of its own; one that ends the process is one result."""
+        results: list[_Rejection] = []
+        file = self._folder / "operators.jsonl"
+
+        def lower_the_rest() -> None:
+            with file.open("wb", buffering=0) as stream:
+                for node in nodes[len(results) :]:
+                    stream.write(msgspec.json.encode(_rejection(node)) + b"\n")
+
+        while len(results) < len(nodes):
+            ended: list[_Rejection] = []
+            try:
+                self._limited(lower_the_rest, type(None))
+            except LoweringError as error:
+                ended = [(error.stage, str(error))]
+            results += msgspec.json.Decoder(_Rejection).decode_lines(file.read_bytes())
+            results += ended
+        file.unlink()
+        return results
 
     def _limited(self, function: Callable[[], _Value], kind: Any) -> _Value:
         """Call a function in a limited fork. Raises LoweringError if that ends it."""
@@ -226,7 +268,9 @@ class _Forecast:
         def inside() -> _Value:
             with log.open("wb") as file:
                 os.dup2(file.fileno(), 2)  # what ends a process of C++ says why there
-            limit = _mapped_bytes() + self._subject.request.memory_limit_bytes // 2
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+            mapped = pages * os.sysconf("SC_PAGE_SIZE")
+            limit = mapped + self._subject.request.memory_limit_bytes // 2
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
             resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
             with _disable_current_modes():
@@ -236,33 +280,38 @@ class _Forecast:
             return forked.in_fork(inside, kind, limit_seconds=LIMIT_SECONDS)
         except forked.ForkEndedError as error:
             stage = MEMORY if "std::bad_alloc" in tail(log, 4096) else CRASH
-            raise LoweringError(stage, f"torch-mlir: {error}") from None
+            raise LoweringError(stage, f"lowering crashed: {error}") from None
         except RecordedError as error:
             if error.record.code != "out_of_memory":
                 raise
-            raise LoweringError(MEMORY, error.line) from None
+            raise LoweringError(MEMORY, f"lowering crashed: {error.line}") from None
+        finally:
+            log.unlink(missing_ok=True)
 
     def outcome(self, captured: records.TargetOutcome) -> records.TargetOutcome:
         """Return the forecast, given what Dynamo captured."""
         lacking = [entry for entry in self._operators.values() if not entry.handled_by]
-        failed = next((graph.failed_stage for graph in self._graphs if graph.failed_stage), None)
-        stage = "lower" if failed else None
-        if captured.status is Status.ERROR:
-            assert captured.error is not None
-            in_aot = captured.error.code in (graph_breaks.AOT_AUTOGRAD, "backend_error")
-            stage = "aot" if in_aot else "dynamo"
-        ends = {graph.failed_stage for graph in self._graphs} | {entry.stage for entry in lacking}
+        ends = {graph.failed_stage for graph in self._graphs} - {None}
+        stage = ("neff" if ends == {"neff"} else "lower") if ends else None
+        if captured.error is not None:
+            by_aot = captured.error.code in (graph_breaks.AOT_AUTOGRAD, "backend_error")
+            stage = "aot" if by_aot else "dynamo"
         status = Status.FORECAST_FAIL if stage else Status.FORECAST_PASS
-        if stage == "lower" and ends <= {None, CRASH, MEMORY}:
+        ends |= {entry.stage for entry in lacking}
+        if stage == "lower" and ends <= {CRASH, MEMORY}:
             status = Status.OOM if MEMORY in ends else Status.CRASHED
         kept = sorted(path.name for path in self._folder.glob("*.mlir"))
         return msgspec.structs.replace(
             captured,
             status=status,
-            detail=self._words(captured, lacking, stage),
+            detail=captured.detail if captured.error else self._words(captured, lacking),
             details=NeuronDetail(
-                target=self._family(),
+                target=self._family,
                 route=ROUTE,
+                compiler_version=self._compiler.version if self._compiler else None,
+                flags=TORCH_NEURON_FLAGS if self._compiler else (),
+                failure=self._rejections[0] if self._rejections else None,
+                compiled=self._compiler is not None and stage is None,
                 graphs=tuple(self._graphs),
                 operators=tuple(self._operators.values()),
                 failed_stage=stage,
@@ -271,35 +320,23 @@ class _Forecast:
             artifacts=(*captured.artifacts, *(f"{FOLDER}/{name}" for name in kept)),
         )
 
-    def _family(self) -> str:
-        device = self._subject.request.device
-        return self._subject.request.target.backend or (device.name if device else "")
-
-    def _words(
-        self, captured: records.TargetOutcome, lacking: list[NeuronOperator], stage: str | None
-    ) -> str:
-        if stage in ("aot", "dynamo"):
-            return captured.detail
-        number = len(self._graphs)
+    def _words(self, captured: records.TargetOutcome, lacking: list[NeuronOperator]) -> str:
+        places = {
+            entry.name: f"{entry.name} ({entry.file}:{entry.line})" if entry.file else entry.name
+            for entry in reversed(lacking)
+        }
         size = sum(graph.stablehlo_bytes or 0 for graph in self._graphs) / 1024
-        words = [f"{number} graph{'s' * (number != 1)} to {size:.0f} KiB of StableHLO"]
+        words = [f"graphs {len(self._graphs)}, StableHLO {size:.0f} KiB"]
         if lacking:
-            places = (
-                f"{entry.name} ({entry.file}:{entry.line})" if entry.file else entry.name
-                for entry in {entry.name: entry for entry in reversed(lacking)}.values()
-            )
-            words = [f"no lowering: {', '.join(places)}"]
-        if self._unexplained:
-            words.append(
-                f"and otherwise: {self._unexplained[0]}" if lacking else self._unexplained[0]
-            )
+            words = [f"no lowering: {', '.join(places.values())}"]
+        words += self._problems[:1]
         handled = dict.fromkeys(e.name for e in self._operators.values() if e.handled_by)
         if handled:
             words.append(f"without {', '.join(handled)}, which TorchNeuron replaces itself")
         if captured.graph_breaks:
-            words.append(f"graph breaks {captured.graph_breaks}")
+            words.append(f"breaks {captured.graph_breaks}")
         if self._subject.fake_mode is None:
-            words.append("captured on the CPU with values, and moved to the declared device")
+            words.append("captured with values on the CPU, then moved to the device")
         return "; ".join(words)
 
 
@@ -372,8 +409,7 @@ def _prepared(module: GraphModule) -> Graph:
     argument. The ends of slices are their sizes, since torch-mlir lowers a `slice_scatter` up to
     2^63 - 1 by a tensor of that length. A constant that cannot be written is an argument.
     """
-    graph = Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = _copied(module)
     for node in graph.find_nodes(op="get_attr"):
         constant = operator.attrgetter(str(node.target))(module)
         if isinstance(constant, Tensor):
@@ -416,33 +452,40 @@ def _replace_by_argument(graph: Graph, node: Node, value: Any) -> None:
     graph.erase_node(node)
 
 
-def _on_device(
-    graph: GraphModule, inputs: list[Any], device: torch.device
+def _moved(
+    graph: GraphModule, inputs: list[Any], subject: Subject
 ) -> tuple[GraphModule, list[Any]]:
-    """Return a graph of Dynamo, captured on the CPU, with its tensors as fake ones of a device."""
+    """Return a graph of Dynamo, captured on the CPU, with its tensors as fake ones of the device.
+
+    Its constants become arguments, since a device that is only declared cannot hold them.
+    """
+    device, cpu = torch_device(subject.request.device), torch.device("cpu")
     mode = TracingContext.get().fake_mode
     assert mode is not None
 
     def fake(tensor: Tensor) -> Tensor:
         with mode, torch.no_grad():
-            moved = mode.from_tensor(tensor) if not mode.is_our_fake(tensor) else tensor
-            moved = moved.detach().to(device)
+            mine = isinstance(tensor, FakeTensor)
+            moved = (tensor if mine else mode.from_tensor(tensor)).detach().to(device)
         return moved.requires_grad_(tensor.requires_grad)
 
-    moved = Graph()
-    moved.output(moved.graph_copy(graph.graph, {}))
-    moved_inputs = tree_map_only(Tensor, fake, list(inputs))
+    moved, moved_inputs = _copied(graph), tree_map_only(Tensor, fake, list(inputs))
     for node in moved.find_nodes(op="get_attr"):
         constant = operator.attrgetter(str(node.target))(graph)
         if isinstance(constant, Tensor):
             moved_inputs.append(fake(constant))
             _replace_by_argument(moved, node, moved_inputs[-1])
-    cpu = torch.device("cpu")
     for node in moved.nodes:
         node.args, node.kwargs = tree_map_only(
             torch.device, lambda named: device if named == cpu else named, (node.args, node.kwargs)
         )
     return GraphModule(graph, moved), moved_inputs
+
+
+def _copied(module: GraphModule) -> Graph:
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return graph
 
 
 def _is_operator(node: Node) -> bool:
@@ -453,9 +496,7 @@ def _is_tensor(node: object) -> bool:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), Tensor)
 
 
-def _identity(node: Node) -> tuple[str, str]:
-    """Return the name of a node's operator and its types; equal ones lower alike."""
-
+def _identity(node: Node) -> _Identity:
     def typed(value: Any) -> str:
         if isinstance(value, Node):
             return typed(value.meta.get("val"))
@@ -478,8 +519,3 @@ def _place(node: Node) -> tuple[str, int]:
     ]
     own = [frame for frame in frames if not frame[0].startswith("torch/")]
     return (own or frames or [("", 0)])[-1]
-
-
-def _mapped_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -38,6 +38,8 @@ CALLS = {
     "masked columns": (aten.index_put, (numbers(4, 2, 3), [None, MASK], torch.tensor(7.0))),
     "scalar": (aten.scalar_tensor, (2.5,)),
     "sigmoid": (aten.sigmoid_backward, (numbers(3), numbers(3).sigmoid())),
+    "largest of a column": (aten.topk, (numbers(6, 4), 2, 0)),
+    "least": (aten.topk, (numbers(6, 4), 2, -1, False)),
     "silu": (aten.silu_backward, (numbers(3), numbers(3) * 4)),
 }
 
