@@ -214,7 +214,10 @@ def tensor_words(result: records.Result) -> str:
     """`fake tensors`, `fake bfloat16 tensors on cuda (NVIDIA H100 80GB HBM3)`."""
     dtype = f"{result.dtype} " if result.dtype not in (None, records.Dtype.FLOAT32) else ""
     device = result.request.device
-    where = f" on {result.request.target.device} ({device.product})" if device is not None else ""
+    name = result.request.target.device
+    if device is not None and name == catalogue.CPU:  # a forecast's
+        name = f"{device.kind}:{device.name}"
+    where = f" on {name} ({device.product})" if device is not None else ""
     return f"{result.tier.value} {dtype}tensors{where}"
 
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 from compilewatch import records
-from compilewatch.contract.targets import default_dtype
+from compilewatch.contract.targets import CPU, default_dtype
 from compilewatch.errors import ConfigError
 from compilewatch.files import read_json_object
 from compilewatch.worker.model import shrink
@@ -188,7 +188,8 @@ def _from_configuration(
     if fake_mode is None:
         return construct_real(construct)
     module = construct_fake(construct, fake_mode)
-    free = request.device is None or request.target.dtype is records.Dtype.CONFIG
+    # A person named neither a device nor a type; a forecast has a device of its own.
+    free = request.target.device == CPU or request.target.dtype is records.Dtype.CONFIG
     if free and dtype is torch.float32 and _groups_experts(module):
         # Such models are published in bfloat16. The fake kernel of _grouped_mm in torch 2.13
         # accepts no other type; that in 2.15 also accepts float32, but for float32 Transformers
