@@ -98,8 +98,8 @@ profile() { # A NEFF runs and is recorded, and its figures are read
   "$compilewatch" profile neuron capture "$neff" && "$compilewatch" profile neuron summarize "${neff%.neff}.ntff"
 }
 
-profile_steps() { # Training steps in named blocks; SDKs that have ended XLA training are named
-  "$compilewatch" profile neuron capture BertModel --source library --steps 3 --logdir "$folder/logs"
+profile_steps() { # Training steps in named blocks; an SDK without TorchNeuron is named
+  "$compilewatch" profile neuron capture BertModel --source library --steps 3 --to "$folder/profile"
 }
 
 check "the compiler starts" compiler

@@ -79,11 +79,15 @@ def empty_files(folder: Path) -> list[Path]:
 
     Raises CompilerError for a folder without a session.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    ntffs = [path for path in files if path.suffix == NTFF_SUFFIX]
-    if not ntffs and not any(path.name in SESSION_FILES for path in files):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_of_session(path)]
+    if not files:
         raise CompilerError(f"{folder} contains neither *{NTFF_SUFFIX} nor {SESSION_FILES[0]}")
-    return [path for path in ntffs if path.stat().st_size == 0]
+    return [path for path in files if path.suffix == NTFF_SUFFIX and path.stat().st_size == 0]
+
+
+def is_of_session(path: Path) -> bool:
+    """Whether a file belongs to a captured session, and not only to a compiled model."""
+    return path.suffix == NTFF_SUFFIX or path.name in SESSION_FILES
 
 
 def parse_summary(text: str) -> dict[str, float | str]:

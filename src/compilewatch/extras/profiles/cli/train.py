@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 SHOWN = (Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER)
 
+MODES = ("device", "runtime", "cpu-util", "host-memory")
+"""Neuron's ProfileMode, in lower case."""
+
 
 Trained = tuple[dict[str, Any], TrainingProfile | None]
 """What `--json` prints of one model on one target, and its profile if there is one.
@@ -376,47 +379,37 @@ def neuron_group() -> None:
 )
 @options.depth
 @click.option(
-    "--type",
-    "profile_type",
-    type=click.Choice(["trace", "operator"]),
-    default="trace",
+    "--collect",
+    "modes",
+    type=click.Choice(MODES),
+    multiple=True,
+    default=MODES[:2],
     show_default=True,
-    help="trace: the runtime; operator: operators of the framework and of HLO.",
+    help="What to record; device takes about 5 GB of the device's memory.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=9012, show_default=True)
-@click.option("--ms-duration", type=click.IntRange(min=1), default=15000, show_default=True)
 @click.option(
-    "--logdir",
+    "--to",
+    "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("logs"),
+    default=Path("neuron-profile"),
     show_default=True,
-    help="The folder for TensorBoard; the files are in plugins/neuron below it.",
-)
-@click.option(
-    "--delete-working/--keep-working",
-    default=True,
-    show_default=True,
-    help="Delete the profiler's working files.",
+    help="The folder for the session of a model.",
 )
 @options.as_json
 def capture_command(
     *,
     what: str,
-    profile_type: str,
+    modes: tuple[str, ...],
     steps: int,
-    port: int,
-    ms_duration: int,
-    logdir: Path,
-    delete_working: bool,
+    folder: Path,
     as_json: bool,
     **flags: Any,
 ) -> None:
     """Record training steps of MODEL on a NeuronCore, or one run of a compiled FILE.neff.
 
-    A model is moved to the device inside of the profiler's context and trained in the named blocks
-    model_build, loss_backward and optimizer_step. A NEFF runs with zeros, and FILE.ntff is written
-    beside it.
+    A model is compiled by TorchNeuron and trained in the named blocks model_build, loss_backward
+    and optimizer_step. A NEFF runs with zeros, and FILE.ntff is written beside it.
     """
     if what.endswith(profiler.NEFF_SUFFIX):
         neff = Path(what)
@@ -436,20 +429,15 @@ def capture_command(
             inputs_file=None,
             flags=flags,
         )
-        folder = str(logdir.absolute() / "plugins" / "neuron")
-        work = {
-            "steps": steps,
-            "port": port,
-            "profile_type": profile_type,
-            "ms_duration": ms_duration,
-            "neuron_tensorboard_plugin_dir": folder,
-            "delete_working": delete_working,
-        }
+        work = {"steps": steps, "folder": str(folder.absolute())}
+        work |= {"modes": [mode.upper().replace("-", "_") for mode in modes]}
         request = msgspec.structs.replace(
             request, tier=Tier.REAL, work=Work(name="neuron-profile", options=work)
         )
         with spinner(f"profiling {request.model.name}"):
             captured = _alone(settings, "neuron-profile", request, CapturedProfile)
+        files = map(Path, captured.files)
+        session = next(folder / file.parent for file in files if profiler.is_of_session(file))
         result = {
             "api": captured.api,
             "steps": steps,
@@ -457,8 +445,8 @@ def capture_command(
             "files": captured.files,
         }
         text = (
-            f"{plural(steps, 'step')}, {plural(len(captured.files), 'file')} in "
-            f"{folder}\nNext: tensorboard --logdir {logdir} --load_fast=false (view NEURON)"
+            f"{plural(steps, 'step')}, {plural(len(captured.files), 'file')} in {folder}\n"
+            f"Next: compilewatch profile neuron summarize {session}"
         )
     if as_json:
         options.print_json(result)

@@ -1,19 +1,21 @@
 """Trains a model on its example inputs for some steps.
 
-On eager mode, Inductor and XLA it trains under the profiler of training scripts. On a NeuronCore it
-trains under that of torch_neuronx: Neuron SDK 2.32, `torch_neuronx.experimental.profiler` and
-`torch_xla.debug.profiler`. The named blocks that XLA's own views show are `BLOCKS`.
+On eager mode, Inductor and XLA it trains under the profiler of training scripts, on a NeuronCore
+under torch.profiler with TorchNeuron's part of it. `BLOCKS` are the named blocks in the traces of
+XLA and Neuron.
 """
 
 import gzip
 import importlib
 import importlib.util
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.profiler import Profiler
 from compilewatch.extras.profiles.training import Stage
 from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
+from compilewatch.neuron.profiler import is_of_session
 from compilewatch.records import Phase, Request, Result, Status, TargetOutcome, Tier
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.model.resolve import build_model
@@ -42,7 +45,10 @@ BLOCKS = ("model_build", "loss_backward", "optimizer_step")
 XLA_FOLDER = "xla"
 """Below the folder of the profile: plugins/profile/<time>/*.trace.json.gz and *.xplane.pb."""
 
-EXPERIMENTAL = "torch_neuronx.experimental.profiler"
+DEVICE, PROFILING = "neuron", "torch_neuronx.profiling"
+
+WARM_UP_STEPS = 3
+"""Steps on a NeuronCore before the profile; the first one compiles."""
 
 LEARNING_RATE = 1e-4
 NEURON_LEARNING_RATE = 0.01
@@ -255,61 +261,84 @@ def xla_blocks(folder: Path) -> dict[str, int]:
 
 
 def api() -> Any:
-    """Import the profiler of torch_neuronx. Raises CompilerError that says which SDK has which."""
+    """Import the profiler of TorchNeuron, and its device. Raises CompilerError without one."""
+    from compilewatch.worker.targets.neuron.native import PROFILING as NAMES
+
     if importlib.util.find_spec("torch_neuronx") is None:
         raise CompilerError("this environment has no torch_neuronx: compilewatch env create neuron")
     try:
-        return importlib.import_module(EXPERIMENTAL)
-    except ImportError:
-        newer = hasattr(torch.profiler, "NeuronConfig")
-        what = (
-            "profiles with torch.profiler and NeuronConfig" if newer else f"has no {EXPERIMENTAL}"
-        )
+        importlib.import_module("torch_neuronx")  # workers run without torch's autoload
+        module = importlib.import_module(PROFILING)
+        if missing := [name for name in NAMES if not hasattr(module, name)]:
+            raise ImportError(f"{PROFILING} has no {missing[0]}")
+        return module
+    except ImportError as error:
         raise CompilerError(
-            f"this SDK {what}, which compilewatch does not drive: capture the model's NEFF with "
-            "`compilewatch profile neuron capture FILE.neff`"
+            "training steps are profiled with TorchNeuron (torch-neuronx 2.13 and newer), which "
+            f"this environment lacks ({one_line(error)}); with PyTorch/XLA, capture a compiled "
+            "model: `compilewatch profile neuron capture FILE.neff`"
         ) from None
 
 
 def captured(content: bytes) -> CapturedProfile:
-    """Train for some steps inside of the profiler's context. Raises CompilerError.
+    """Train for some steps on a NeuronCore under torch.profiler. Raises CompilerError.
 
-    `content` is a request as JSON; the options of its work are the number of `steps`, and the
-    arguments of `torch_neuronx.experimental.profiler.profile`.
+    `content` is a request as JSON; the options of its work are the number of `steps`, the `modes`
+    by name and the absolute `folder`. Source: Neuron SDK 2.33, how-to-profile-pytorch of
+    tools/neuron-explorer, which wants three steps before the profile and a synchronisation in it.
     """
     request = msgspec.json.decode(content, type=Request)
     assert request.work is not None
-    arguments = dict(request.work.options)
-    steps, folder = arguments.pop("steps"), Path(arguments["neuron_tensorboard_plugin_dir"])
-    profiler = api()
+    options = request.work.options
+    steps, folder = options["steps"], Path(options["folder"])
+    # The NEFFs are then beside the traces, which tools need them to read.
+    os.environ["TORCH_NEURONX_NEFF_CACHE_DIR"] = str(folder / "neff")
+    profiling = api()
+    neuron: Any = getattr(torch, DEVICE)
     torch.manual_seed(0)
     built = build_model(request, None)
-    built.module.train()
-    inputs = make_inputs(built.module, request, None)
+    inputs = make_inputs(built.module.train(), request, None)
+    module = built.module.to(DEVICE)
+    compiled = torch.compile(module, backend=DEVICE, dynamic=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=NEURON_LEARNING_RATE)
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.rglob("*"))
-    views: Any = importlib.import_module("torch_xla.debug.profiler")
-    xm: Any = importlib.import_module("torch_xla.core.xla_model")
-    with profiler.profile(**arguments):
-        # The model is moved to the device in here: what was moved before would not be recorded.
-        device = xm.xla_device()
-        module = built.module.to(device)
-        optimizer = torch.optim.SGD(module.parameters(), lr=NEURON_LEARNING_RATE)
-        # torch_xla rejects a mark inside of a named block.
-        work = (inputs, module, steps, optimizer, Profiler(enabled=False), lambda _: xm.mark_step())
-        try:
-            _loop(*work, place=lambda tensor: tensor.to(device), views=views)
-        except UntrainableError as error:
-            raise CompilerError(str(error)) from None
-        xm.wait_device_ops()
+    config = profiling.NeuronConfig(
+        modes=[getattr(profiling.ProfileMode, name) for name in options["modes"]],
+        profile_output_dir=str(folder),
+    )
+    named = torch.profiler.record_function
+    views = SimpleNamespace(Trace=named, StepTrace=lambda n, step_num: named(f"{n} {step_num}"))
+
+    def train(count: int) -> None:
+        work = (compiled, count, optimizer, Profiler(enabled=False))
+        _loop(
+            inputs,
+            *work,
+            lambda _: neuron.synchronize(),
+            place=lambda tensor: tensor.to(DEVICE),
+            views=views,
+        )
+
+    activity = torch.profiler.ProfilerActivity
+    try:
+        train(WARM_UP_STEPS)
+        with torch.profiler.profile(
+            activities=[activity.CPU, activity.PrivateUse1],
+            experimental_config=config,
+            on_trace_ready=profiling.NeuronProfiler(config).export_trace,
+        ):
+            train(steps)
+    except UntrainableError as error:
+        raise CompilerError(str(error)) from None
     files = sorted(path for path in set(folder.rglob("*")) - before if path.is_file())
-    if not files:
+    if not any(is_of_session(path) for path in files):
         raise CompilerError(
-            f"the profiler wrote nothing into {folder}: raise --ms-duration, and unset the "
-            "variables NEURON_RT_INSPECT_*, which exclude it"
+            f"the profiler wrote nothing into {folder}: unset the variables NEURON_RT_INSPECT_*, "
+            "which exclude it"
         )
     return CapturedProfile(
-        api=EXPERIMENTAL,
+        api=PROFILING,
         blocks=dict.fromkeys(BLOCKS, steps),
         files=tuple(path.relative_to(folder).as_posix() for path in files),
     )

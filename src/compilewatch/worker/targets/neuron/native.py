@@ -4,9 +4,9 @@
 model runs there and is compared with eager mode on the CPU; with the compiler alone, it is compiled
 and not run. TorchNeuron's fall-backs are off: what it would run without a NEFF is an error.
 
-Every name of the product that is used here is in VARIABLES, FUNCTIONS, FIELDS or FOLDERS, with its
-source. None of it has run on a Neuron device yet: what a release lacks is recorded and done
-without. `scripts/verify_neuron.sh` compares the lists with an installation.
+Every name of the product that is used is in VARIABLES, FUNCTIONS, FIELDS, FOLDERS or PROFILING,
+with its source. None of it has run on a Neuron device yet: what a release lacks is recorded and
+done without. `scripts/verify_neuron.sh` compares the lists with an installation.
 """
 
 import contextlib
@@ -43,6 +43,7 @@ _BETA = "torch_neuronx 0.1.0 (public beta), docs/environment_variables.md"
 _CODE = "torch_neuronx 0.1.0 (public beta), source and tests"
 _VLLM = "vLLM for Neuron, docs/design/compilation/cpu_compilation"
 _RUNTIME = "Neuron SDK 2.32, configuration of the Neuron runtime"
+_EXPLORER = "Neuron SDK 2.33, tools/neuron-explorer/how-to-profile-pytorch"
 
 FOLDER = "TORCH_NEURONX_DEBUG_DIR"
 VARIABLES = {
@@ -82,6 +83,9 @@ FIELDS = dict.fromkeys(("graph_name", "graph_node_count", "timestamp", *_TIMES.v
 
 FOLDERS = {"stablehlo": _BETA, "neff": _BETA}
 """In FOLDER: a file for each graph."""
+
+PROFILING = dict.fromkeys(("NeuronConfig", "NeuronProfiler", "ProfileMode"), _EXPLORER)
+"""Names of `torch_neuronx.profiling`, for `profile neuron capture`."""
 
 FAMILIES = ("trn2", "trn3")
 

@@ -1,4 +1,4 @@
-"""`compilewatch profile neuron` on doubles of neuron-explorer and torch_neuronx."""
+"""`compilewatch profile neuron` on doubles of neuron-explorer and TorchNeuron."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles import BIN, FOLDER, with_python_path
+from tests.doubles import BIN, NATIVE, with_python_path
 from tests.integration.extras.profiles.cli.test_train import MODEL
 from tests.team import run_here
 
@@ -59,23 +59,55 @@ def test_a_capture_that_fails_or_an_empty_session_is_one_line(
     assert said in done.stderr.splitlines()[-1]
 
 
-# Only the environment with torch_xla can run the named blocks; torch_neuronx is a double there.
-@pytest.mark.xla
-def test_a_model_is_captured_in_named_blocks(
-    neff: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Describing an environment takes seconds."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def torchneuron(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device, and the double of TorchNeuron in the default environment."""
     (tmp_path / "tiny.py").write_text(MODEL)
-    monkeypatch.setenv("PYTHONPATH", with_python_path(FOLDER))
-    done = run(
-        neff,
-        *("capture", "./tiny.py:build", "--environment", "xla", "--json"),
-        *("--type", "operator", "--steps", "3", "--port", "9013", "--keep-working"),
-    )
+    monkeypatch.setenv("NEURON_DOUBLE_CORES", "1")
+    monkeypatch.setenv("PYTHONPATH", with_python_path(NATIVE))
+    monkeypatch.setenv("COMPILEWATCH_CACHE", str(cache))
+
+
+@pytest.mark.usefixtures("torchneuron")
+def test_a_model_is_captured_in_named_blocks(neff: Path) -> None:
+    """Only torch.profiler itself says whether it takes TorchNeuron's configuration and activity."""
+    collect = ("--collect", "device", "--collect", "cpu-util")
+    model = ("./tiny.py:build", "--environment", "default", "--steps", "2")
+    done = run(neff, "capture", *model, *collect, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["blocks"] == {"model_build": 3, "loss_backward": 3, "optimizer_step": 3}
-    (arguments,) = (tmp_path / "logs" / "plugins" / "neuron").rglob("arguments.json")
-    given = json.loads(arguments.read_text())
-    assert (given["port"], given["profile_type"], given["ms_duration"]) == (9013, "operator", 15000)
-    assert given["delete_working"] is False
-    assert "neuron_framework_op.json" in "".join(found["files"])
+    assert found["blocks"] == {"model_build": 2, "loss_backward": 2, "optimizer_step": 2}
+    session = {Path(name).name: neff.parent / "neuron-profile" / name for name in found["files"]}
+    assert {name for name in session if not name.endswith(".neff")} == {
+        *("profile_nc_0_session_0.ntff", "cpu_util.pb", "trace.json")
+    }
+    assert sum(name.endswith(".neff") for name in session) == 2, "forward and backward"
+    events = json.loads(session["trace.json"].read_text())["traceEvents"]
+    assert sum(event.get("name") == "loss_backward" for event in events) == 2, "no warm-up"
+
+
+@pytest.mark.usefixtures("torchneuron")
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("NEURON_RT_INSPECT_ENABLE=1", "unset the variables NEURON_RT_INSPECT_*"),
+        ("PYTHONPATH={stub}", "which this environment lacks (ImportError: WRONG PACKAGE)"),
+    ],
+)
+def test_steps_that_cannot_be_captured_are_one_line(
+    neff: Path, monkeypatch: pytest.MonkeyPatch, variable: str, said: str
+) -> None:
+    stub = neff.parent / "stub"
+    stub.mkdir()
+    (stub / "torch_neuronx.py").write_text("raise ImportError('WRONG PACKAGE')")
+    name, _, value = variable.format(stub=stub).partition("=")
+    monkeypatch.setenv(name, value, prepend=os.pathsep if name == "PYTHONPATH" else None)
+    done = run(neff, "capture", "./tiny.py:build", "--environment", "default", "--steps", "1")
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]

@@ -1,1 +1,0 @@
-"""A double of torch_neuronx.experimental."""
