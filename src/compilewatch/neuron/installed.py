@@ -72,7 +72,9 @@ def ability(packages: Mapping[str, str], here: Machine) -> str:
         return "nothing"
     if route.forecast:
         return "forecast"
-    return "verdict" if here.devices and "torch-neuronx" in packages else "compile-only"
+    if here.devices and "torch-neuronx" in packages:
+        return "verdict"
+    return "compile-only" if "neuronx-cc" in packages else "nothing"
 
 
 def better(best: str, here: Machine) -> str:
@@ -108,8 +110,6 @@ def problem(packages: Mapping[str, str], placeholders: Mapping[str, str], here: 
         wrong = f"is {product}, and this is {here.family}"
     elif torch.split(".")[:2] != release.split("."):
         wrong = f"needs torch {release}, and {torch} is installed"
-    elif "neuronx-cc" not in packages:
-        wrong = "is installed without its compiler, neuronx-cc"
     else:
         return ""
     return f"torch-neuronx {version} {wrong}: {CREATE} {here.environment if here.family else own}"

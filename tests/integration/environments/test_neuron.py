@@ -82,9 +82,7 @@ def test_the_placeholders_of_pypi_are_named_and_are_no_product(
          "2.15.0 is installed: compilewatch env create neuron"),
         (XLA | {"torch": "2.15.0"}, TRN1, "torch-neuronx 2.9.0.2.15.32035 needs torch 2.9, and "
          "2.15.0 is installed: compilewatch env create neuron-xla"),
-        ({"torch-neuronx": "2.13.3.0.1", "torch": "2.13.0+cpu"}, TRN2, "torch-neuronx 2.13.3.0.1 "
-         "is installed without its compiler, neuronx-cc: compilewatch env create neuron"),
-        (NATIVE, TRN2, ""),
+        (NATIVE | {"torch": "2.14.0+cpu"}, TRN2, ""),
         (NATIVE, LAPTOP, ""),
         (XLA, TRN1, ""),
         (LOWERING, TRN2, ""),
@@ -100,6 +98,8 @@ def test_a_product_that_cannot_work_is_one_line_that_says_what_to_do(
     ("packages", "here", "fact", "advice"),
     [
         ({}, LAPTOP, "nothing: no environment for it; no Neuron instance, 0 devices, driver none",
+         "compilewatch env create lowering gives a forecast, on any machine"),
+        ({"torch-neuronx": "2.14.3.0.1"}, LAPTOP, "nothing: no environment for it; no Neuron inst",
          "compilewatch env create lowering gives a forecast, on any machine"),
         (LOWERING, LAPTOP, "forecast: environment lowering has torch-mlir 20261001; no Neuron ins",
          "compilewatch env create neuron gives AWS's compiler, on the systems that it is for"),

@@ -1,8 +1,10 @@
 """The route of TorchNeuron, on a double of it: no Neuron device is needed, and none is tried."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from tests.integration.worker.targets.conftest import CASES_FOLDER
 REJECTED = {"NEURON_DOUBLE": "error NCC_EVRF001 sort is not supported - Use topk"}
 NAMES = "get_fallback_ops,clear_op_tracking"
 NOTHING: Mapping[str, str] = {}
+RELEASE = ".".join((*metadata.version("torch").split(".")[:2], "3.0.0"))
+"""The double is for the torch that is installed, as each release of TorchNeuron is for one."""
 
 CASES: dict[str, tuple[str, Mapping[str, Any], Mapping[str, str]]] = {
     "passes": ("Batched", {}, NOTHING),
@@ -73,9 +77,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answered]:
             inputs_file=str(root / "batched.toml") if batched else None,
         )
         requests[name] = request, variables
+    (described,) = NATIVE.glob("*.dist-info")
+    own = shutil.copytree(described, root / f"torch_neuronx-{RELEASE}.dist-info")
+    (own / "METADATA").write_text(f"Name: torch-neuronx\nVersion: {RELEASE}\n")
     variables = {
         "PATH": os.pathsep.join((str(BIN), "/usr/bin:/bin")),
-        "PYTHONPATH": with_python_path(NATIVE),
+        "PYTHONPATH": os.pathsep.join((str(root), with_python_path(NATIVE))),
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "NEURON_DOUBLE_CORES": "2",
     }
@@ -91,7 +98,7 @@ def test_a_model_runs_on_the_device_and_is_compared_and_measured(
     assert result.detail.startswith("one graph; NEFFs: 2, ")  # the second is of the second shape
     assert passed.phases[-3:] == ["compile", "compare", "profile"]
     assert (result.numerics.matches, result.numerics.deterministic) == (True, True)
-    assert (detail.route, detail.target, detail.sdk_version) == ("native", "trn2", "2.14.3.0.0")
+    assert (detail.route, detail.target, detail.sdk_version) == ("native", "trn2", RELEASE)
     assert (detail.compiled, detail.compile_only, detail.device_cores) == (True, False, 2)
     assert (detail.recompiles, detail.fallback_operators, detail.missing_names) == (1, {}, ())
     assert None not in (detail.latency_seconds, detail.eager_latency_seconds)
