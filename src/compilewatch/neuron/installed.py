@@ -96,7 +96,7 @@ def problem(packages: Mapping[str, str], placeholders: Mapping[str, str], here: 
     if placeholders:
         names = ", ".join(f"{name} {version}" for name, version in placeholders.items())
         return (
-            f"{names} of PyPI is a placeholder of AWS's package: pip uninstall "
+            f"PyPI's placeholders are installed instead of AWS's packages ({names}): pip uninstall "
             f"{' '.join(placeholders)}, then {CREATE} {here.environment}"
         )
     version = packages.get("torch-neuronx")

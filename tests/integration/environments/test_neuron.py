@@ -66,8 +66,9 @@ def test_the_placeholders_of_pypi_are_named_and_are_no_product(
     assert not {"torch-neuronx", "neuronx-cc"} & described.packages.keys()
     assert route_of("neuron", described.packages) is None
     assert installed.problem(described.packages, described.placeholders, TRN2) == (
-        "neuronx-cc 1.0.post1, torch-neuronx 1.0 of PyPI is a placeholder of AWS's package: pip "
-        "uninstall neuronx-cc torch-neuronx, then compilewatch env create neuron"
+        "PyPI's placeholders are installed instead of AWS's packages (neuronx-cc 1.0.post1, "
+        "torch-neuronx 1.0): pip uninstall neuronx-cc torch-neuronx, then compilewatch env create "
+        "neuron"
     )
 
 
@@ -128,7 +129,7 @@ def test_the_doctor_says_what_can_be_had_on_neuron_and_how_to_get_more(
     monkeypatch.setattr(installed, "machine", lambda: here)
     wrong, best = commands._neuron(Settings())
     assert (wrong.name, wrong.state) == ("neuron in stubs", "note")
-    assert wrong.fact.startswith("nki 0.0.1 of PyPI is a placeholder")
+    assert "PyPI's placeholders are installed instead of AWS's packages (nki 0.0.1)" in wrong.fact
     assert best.fact.startswith(fact)
     assert (best.state, best.advice) == ("note" if advice else "ok", advice)
 

@@ -126,9 +126,9 @@ def test_a_product_that_cannot_work_is_said(
     install(**SDK, torch="2.15.0")
     assert "needs torch 2.9, and 2.15.0 is installed" in str(target.NeuronTarget().missing())
     monkeypatch.setattr(installed, "placeholders", lambda: {"nki": "0.0.1"})
-    assert str(target.NeuronTarget().unable()).startswith("nki 0.0.1 of PyPI is a placeholder")
+    assert "PyPI's placeholders" in str(target.NeuronTarget().unable())
     install()
-    assert str(target.NeuronTarget().missing()).startswith("nki 0.0.1 of PyPI is a placeholder")
+    assert "PyPI's placeholders" in str(target.NeuronTarget().missing())
     install(torch_mlir="20261001")  # a forecast does without AWS's packages
     assert target.NeuronTarget().unable() is None
 
