@@ -78,7 +78,7 @@ def compile_command(
     if path is None:
         raise CompilerError(
             "neuronx-cc is neither on PATH nor beside this Python: install the Neuron SDK "
-            "(docs/guide.md, Neuron)"
+            "(docs/neuron.md)"
         )
     family = neuronx_cc.family_of(target)
     seconds = timeout or load_settings().deadlines.neuron_compile_seconds

@@ -41,7 +41,7 @@ class NeuronTarget(CompileTarget):
             return (self._problem or None) if needs_product else None
         return self._problem or (
             "no torch_neuronx, no torch_xla and no torch-mlir: compilewatch env create lowering "
-            "(a forecast), or neuron (docs/guide.md, Neuron)"
+            "(a forecast), or neuron (docs/neuron.md)"
         )
 
     def unable(self) -> str | None:
