@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Turns a fresh Neuron instance into an agent of Jenkins. The instance is what `compilewatch trainium create`
-# starts: a trn2.3xlarge with AWS's image of TorchNeuron (Ubuntu), or with --sdk xla a trn1.2xlarge with the
+# Turns a fresh Neuron instance into an agent of Jenkins. The instance is what scripts/trainium_create.sh
+# creates: a trn2.3xlarge with AWS's image of TorchNeuron (Ubuntu), or with --sdk xla a trn1.2xlarge with the
 # Neuron base image.
 #
 #   sudo scripts/trainium_agent.sh --key 'ssh-ed25519 AAAA... jenkins' [--sdk native|xla] [--user NAME]

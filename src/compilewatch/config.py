@@ -181,7 +181,7 @@ class PapersSettings(AwsSettings, frozen=True, kw_only=True):
 class CloudWatchSettings(AwsSettings, frozen=True, kw_only=True):
     enabled: bool = False
     namespace: str = "Trainium/Training"
-    instance_type: str = "trn1.2xlarge"
+    instance_type: str = "trn2.3xlarge"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
