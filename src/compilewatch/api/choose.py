@@ -6,13 +6,11 @@ Also the launchers that settings name, and the calls of a worker that are not re
 import contextlib
 import re
 import shutil
-import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +20,7 @@ from compilewatch import errors, extras, plan, plugins, records
 from compilewatch.config import Places, Settings, load_settings
 from compilewatch.contract.messages import Readiness
 from compilewatch.contract.targets import TARGETS, entry
-from compilewatch.environments import Environments, Interpreter, last_line, oneshot
+from compilewatch.environments import Environments, Interpreter, answer, last_line, oneshot
 from compilewatch.files import temporary_folder
 from compilewatch.launchers import LAUNCHERS, Launcher
 from compilewatch.launchers.local.launcher import LocalLauncher
@@ -463,17 +461,8 @@ def working(environments: Environments, name: str, *, fresh: bool = False) -> tu
 
 def readiness(environments: Environments, name: str, *, fresh: bool = False) -> Readiness:
     """What targets lack in an environment, kept until it changes. Raises InterpreterError."""
-    check = partial(_check_readiness, name)
+
+    def check(chosen: Interpreter) -> Readiness:
+        return answer(name, chosen, Readiness, CHECK_SECONDS, "oneshot", "targets")
+
     return environments.remembered("readiness", name, Readiness, check, fresh=fresh)[0]
-
-
-def _check_readiness(name: str, chosen: Interpreter) -> Readiness:
-    try:
-        done = oneshot(chosen, "targets", b"", CHECK_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise errors.InterpreterError(
-            f"environment {name!r} did not respond within {CHECK_SECONDS:g} s"
-        ) from None
-    if done.returncode != 0:
-        raise errors.InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
-    return msgspec.json.decode(done.stdout, type=Readiness)

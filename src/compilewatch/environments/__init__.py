@@ -330,26 +330,32 @@ def last_line(output: bytes) -> str:
     return (output.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
 
 
-def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
-    """Describe an interpreter, which need not have a name yet; see `Environments.describe`."""
+def answer(name: str, chosen: Interpreter, kind: type[T], seconds: float, *command: str) -> T:
+    """Run a module of `worker.process` in an environment's interpreter, and return what it prints.
+
+    Raises InterpreterError.
+    """
     where = f"environment {name!r}: {chosen.path}"
     try:
-        command = worker_command(chosen, "describe", name, chosen.device)
-        variables = worker_variables(chosen)
-        done = processes.run(command, seconds=DESCRIBE_TIMEOUT_SECONDS, env=variables)
+        started = worker_command(chosen, *command)
+        done = processes.run(started, seconds=seconds, env=worker_variables(chosen))
+        if done.returncode != 0:
+            raise InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
+        return from_json(done.stdout, kind)
     except OSError as error:
         raise InterpreterError(f"{where} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        limit = f"{DESCRIBE_TIMEOUT_SECONDS:g} s"
-        raise InterpreterError(f"{where} did not respond in {limit}") from None
-    if done.returncode != 0:
-        raise InterpreterError(f"environment {name!r} is broken: {last_line(done.stderr)}")
-    try:
-        return from_json(done.stdout, Environment)
+        raise InterpreterError(f"{where} did not respond in {seconds:g} s") from None
     except DamagedError:
         raise InterpreterError(
-            f"{where} printed no description that can be read: is it a Python?"
+            f"{where} printed nothing that can be read: is it a Python?"
         ) from None
+
+
+def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
+    """Describe an interpreter, which need not have a name yet; see `Environments.describe`."""
+    asked = ("describe", name, chosen.device)
+    return answer(name, chosen, Environment, DESCRIBE_TIMEOUT_SECONDS, *asked)
 
 
 class EnvironmentState(StrEnum):

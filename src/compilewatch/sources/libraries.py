@@ -7,7 +7,6 @@ environment changes.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -17,7 +16,6 @@ from compilewatch import environments, errors, extras, records
 from compilewatch.config import inputs_folder
 from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
-from compilewatch.environments import last_line
 from compilewatch.files import DamagedError, from_json, read_json_object
 from compilewatch.sources.popularity import read_popularity
 
@@ -90,11 +88,18 @@ class PackageSource:
             }
             task = "sentence-similarity"
             return tuple(LibraryModel(name=n, family=f, task=task) for n, f in kinds.items())
+
+        def listed_by(chosen: environments.Interpreter) -> ListedModels:
+            if KNOWN_ONLY.get():
+                raise errors.InterpreterError(f"environment {environment!r}: no list of models yet")
+            asked = (ListedModels, LIST_SECONDS, "oneshot", "models")
+            return environments.answer(environment, chosen, *asked)
+
         try:
             known = self._environments
-            listed, _ = known.remembered("models", environment, ListedModels, _ask)
+            listed, _ = known.remembered("models", environment, ListedModels, listed_by)
         except errors.InterpreterError as error:
-            raise errors.SourceError(f"environment {environment!r}: {error}") from None
+            raise errors.SourceError(str(error)) from None
         if self.row.name not in listed.models:
             problem = listed.problems.get(self.row.name, "it is not a package of models")
             package = self.row.distribution
@@ -156,19 +161,6 @@ class AllLibraries:
             with contextlib.suppress(errors.SourceError, errors.ConfigError):
                 specs += make().models()
         return tuple(sorted(specs, key=lambda spec: -(spec.downloads or 0)))
-
-
-def _ask(chosen: environments.Interpreter) -> ListedModels:
-    """Let a worker list the models of every library that an interpreter has."""
-    if KNOWN_ONLY.get():
-        raise errors.InterpreterError("no list of models yet")
-    try:
-        done = environments.oneshot(chosen, "models", b"", LIST_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise errors.InterpreterError(f"no list of models within {LIST_SECONDS:g} s") from None
-    if done.returncode != 0:
-        raise errors.InterpreterError(f"no list of models: {last_line(done.stderr)}")
-    return from_json(done.stdout, ListedModels)
 
 
 def configurations() -> dict[str, Path]:

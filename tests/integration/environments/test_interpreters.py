@@ -44,7 +44,7 @@ from compilewatch.worker.process.describe import main; sys.exit(main(sys.argv[4:
     [
         (None, r"cannot be run: No such file or directory"),
         ("echo 'No module named compilewatch' >&2; exit 1", r"is broken: No module named compile"),
-        ("echo '{{}}'", r"printed no description"),
+        ("echo '{{}}'", r"printed nothing that can be read"),
         (NO_TORCH, "has no torch"),
     ],
 )

@@ -1,7 +1,6 @@
 """Which models of a library are selected, in which order, and where its package is found."""
 
 import contextvars
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,7 @@ MODELS = {
 
 def answer(monkeypatch: pytest.MonkeyPatch, listed: ListedModels) -> None:
     """Let a worker list these models."""
-    done = subprocess.CompletedProcess([], 0, msgspec.json.encode(listed))
-    monkeypatch.setattr(environments, "oneshot", lambda *_: done)
+    monkeypatch.setattr(environments, "answer", lambda *_: listed)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +142,7 @@ def test_a_list_is_kept_and_a_completion_reads_it_only(monkeypatch: pytest.Monke
     with pytest.raises(SourceError, match="no list of models yet"):
         completion.run(PackageSource("timm").models)
     specs = PackageSource("timm").models()
-    monkeypatch.setattr(environments, "oneshot", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(environments, "answer", lambda *_: pytest.fail("asked again"))
     assert completion.run(PackageSource("timm").models) == specs
 
 
