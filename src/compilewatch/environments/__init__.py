@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 STAMP_FILE = "environment.json"
 
-ADOPTED = "adopted"
-"""In an environment's folder: a link to further packages that its Python finds, such as AWS's."""
+SHARED = "shared"
+"""In a virtual environment: a link to another one, whose packages its Python finds too."""
 
 SUPPORTED_TRANSFORMERS = SpecifierSet(">=4.57", prereleases=True)
 """The releases whose files a scan understands; a test reads the wheels of the oldest and newest."""
@@ -184,7 +184,8 @@ class Environments:
         chosen = self.interpreter(name)
         if chosen.executable is None:
             return None
-        places = (package_folder(chosen), self.folder(name) / ADOPTED)
+        venv = self.folder(name) / "venv"
+        places = (package_folder(chosen), *(venv / SHARED).glob("lib/python*/site-packages"))
         folder = next((f for p in places if (f := p / "transformers").is_dir()), None)
         if folder is None:
             raise InterpreterError(
@@ -269,8 +270,8 @@ def _watched(chosen: Interpreter) -> Iterator[Path]:
         if spec is not None and spec.origin is not None:
             yield Path(spec.origin).with_name("version.py")
     yield prefix / "pyvenv.cfg"
-    yield prefix.parent / ADOPTED
     yield from prefix.glob("lib/python*/site-packages")
+    yield from prefix.glob(f"{SHARED}/lib/python*/site-packages")
     yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     yield from Path("/dev").glob("neuron*")
     for folder in FACT_SOURCES:

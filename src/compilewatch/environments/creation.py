@@ -37,8 +37,8 @@ from compilewatch.contract import targets
 from compilewatch.contract.libraries import PACKAGE_ENVIRONMENTS
 from compilewatch.data import REQUIREMENTS
 from compilewatch.environments import (
-    ADOPTED,
     INTERPRETERS,
+    SHARED,
     STAMP_FILE,
     SUPPORTED_TRANSFORMERS,
     Environments,
@@ -397,10 +397,9 @@ def create(
                 links, python = True, str(recipe.adopted / "bin" / "python")
             command = [python or sys.executable, "-m", "venv", "venv"]
             run_step(name, folder, command + ["--without-pip"] * bool(links), observer)
-        (folder / ADOPTED).unlink(missing_ok=True)
         if recipe.adopted is not None:
             observer(f"Installing beside {recipe.adopted}")
-            _adopt(recipe.adopted, folder)
+            _adopt(recipe.adopted, folder / "venv")
         if recipe.shares:
             _share(environments, name, recipe, chosen, observer)
         pip = [chosen.path, "-m", "pip"]
@@ -490,13 +489,13 @@ def size_of(environments: Environments, name: str) -> Size:
     return Size(own_bytes=own, shared_bytes=shared)
 
 
-def _adopt(other: Path, folder: Path) -> None:
+def _adopt(other: Path, venv: Path) -> None:
     """Let an environment's Python find packages of another one, and programs of Neuron."""
-    own, packages = (next(e.glob("lib/python*/site-packages")) for e in (folder / "venv", other))
-    (folder / ADOPTED).symlink_to(packages)
-    (own / "adopted.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    own, packages = (next(folder.glob("lib/python*/site-packages")) for folder in (venv, other))
+    (venv / SHARED).symlink_to(other)
+    (own / "shared.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
     for program in other.glob("bin/neuron*"):
-        (folder / "venv" / "bin" / program.name).symlink_to(program)
+        (venv / "bin" / program.name).symlink_to(program)
 
 
 def _share(

@@ -21,6 +21,7 @@ from compilewatch.environments import (
 )
 from compilewatch.environments.creation import create, recipe_of, remove, size_of
 from compilewatch.errors import InterpreterError
+from compilewatch.extras.executor.sandbox.policy import interpreter_paths
 from compilewatch.neuron import installed, neuronx_cc
 from compilewatch.neuron.installed import Machine
 from tests.factories import environment
@@ -225,6 +226,7 @@ def test_the_environment_of_a_machine_image_is_used_where_it_is_and_stays_as_it_
         check=True,
     ).stdout.split()
     assert [Path(file).is_relative_to(image) for file in found] == [False, True]
+    assert str(image.parents[2]) in interpreter_paths(chosen.path)  # which a sandbox may read
     assert os.access(Path(chosen.path).with_name("neuronx-cc"), os.X_OK)
     # What is installed there later is seen, and its Transformers is read.
     (image / "transformers").mkdir()
