@@ -645,7 +645,13 @@ def _device(target: Target, known: Mapping[str, Environment]) -> records.Declare
     route = environment and catalogue.route_of(target.name, environment.packages)
     if target.device == catalogue.CPU and route and route.forecast:
         family = f"{target.name}:{target.backend}" if target.backend else target.name
-        return catalogue.declared(family)
+        try:
+            return catalogue.declared(family)
+        except UsageError:
+            raise UsageError(
+                f"no forecast for {target.backend}: TorchNeuron is for trn2 and trn3; for others, "
+                f"{create_command('neuron-xla')}"
+            ) from None
     return catalogue.declared(target.device)
 
 

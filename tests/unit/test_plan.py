@@ -6,6 +6,7 @@ import pytest
 
 from compilewatch import plan as planning
 from compilewatch import records
+from compilewatch.config import Settings
 from compilewatch.contract.targets import deadlines_of
 from compilewatch.data import read_overrides
 from compilewatch.errors import ConfigError, UsageError
@@ -231,6 +232,21 @@ def test_training_on_a_declared_device_needs_a_cuda_build(known: Any) -> None:
     assert {t.environment for t in place(cases, (), (own, CUDA_BUILD))} == {"default"}
     assert [t.environment for t in place(cases, ("default",), known)] == ["default"] * 4
     assert "compilewatch env create cuda" in planning.needs(placed[-1])
+    (on_neuron,) = place([Target(mode=Mode.TRAIN, device="neuron")], (), known)
+    assert on_neuron.environment == "default"
+
+
+def test_a_forecast_declares_the_neuron_device_that_it_is_for() -> None:
+    known = (DEFAULT, environment(name="lowering", packages={"torch-mlir": "20261001"}))
+
+    def device_of(backend: str | None) -> Any:
+        (target,) = place([Target(name="neuron", backend=backend)], (), known)
+        asked = planning.single_request(spec(), target, Settings(), known, named=False)
+        return asked.device and asked.device.name
+
+    assert [device_of(backend) for backend in (None, "trn2", "trn3")] == ["trn2", "trn2", "trn3"]
+    with pytest.raises(UsageError, match=r"no forecast for trn1: .*env create neuron-xla"):
+        device_of("trn1")
 
 
 def test_an_environment_that_is_named_exists_and_shares_no_label() -> None:

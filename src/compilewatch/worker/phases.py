@@ -335,11 +335,15 @@ def _set_up(
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs the compiled code")
     if request.device is not None and _uses_real_device(request):
-        module = getattr(torch, request.device.kind, None)
-        if module is None or not module.is_available():
+        kind = request.device.kind
+        why = "this machine has none"
+        try:
+            present = device.is_present(kind)
+        except ImportError as error:
+            present, why = False, failures.one_line(error)
+        if not present:
             raise UnsupportedError(
-                f"real tensors on {request.device.kind} need the device, and this machine has "
-                "none: --tier auto needs none"
+                f"real tensors on {kind} need the device, and {why}: --tier auto needs none"
             )
     elif request.device is not None:
         try:

@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from compilewatch.records import Mode, Phase, Request
+from compilewatch.records import Mode, Phase, Request, Tier
 from compilewatch.worker import forked
 
 _Value = TypeVar("_Value")
@@ -101,8 +101,9 @@ class Subject:
         """Take note that the compiled module is called for the second time, the third time …"""
 
     def can_fork(self) -> bool:
-        """Whether a call can have a fork of this process."""
-        return forked.possible()
+        """Whether a call can have a fork of this process: a device in use does not survive it."""
+        in_use = self.request.device is not None and self.request.tier is Tier.REAL
+        return forked.possible() and not in_use
 
     def in_fork(
         self,

@@ -4,6 +4,8 @@ Everything here changes this process only, and relies on internals of torch that
 where they differ, nothing is changed and `DeviceUnavailableError` says what is missing.
 """
 
+import importlib
+import importlib.util
 import re
 
 import torch
@@ -47,6 +49,17 @@ def declare(device: DeclaredDevice) -> None:
 
     constants.compute_on_cpu()
     _declared.append(device)
+
+
+def is_present(kind: str) -> bool:
+    """Whether this machine has a device of this kind, which torch can use.
+
+    Raises ImportError if TorchNeuron cannot be loaded, which a worker's `import torch` leaves out.
+    """
+    if kind == "neuron" and importlib.util.find_spec("torch_neuronx") is not None:
+        importlib.import_module("torch_neuronx")
+    module = getattr(torch, kind, None)
+    return module is not None and bool(module.is_available())
 
 
 def torch_device(device: DeclaredDevice | None) -> torch.device:
