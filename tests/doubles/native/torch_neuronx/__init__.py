@@ -4,7 +4,8 @@ Documented surface: Neuron SDK 2.33 and the public beta of the package, as the t
 lists it. A tensor on the device is a plain one whose storage has its bytes on the CPU, where every
 operator runs. The backend compiles by AOTAutograd; what goes to neuronx-cc (found on PATH) is the
 graph as text, and a compiled graph runs its operators one by one. As in the real one, the error of
-the compiler comes late: at the next call that waits for the device. Tests choose what happens by
+the compiler comes late: at the next call that waits for the device. `torch.tensor(…, device=…)`
+fails while Dynamo traces it, as users report of the real one. Tests choose what happens by
 
     NEURON_DOUBLE_CORES     how many devices there are (neuron-ls reads it too)
     NEURON_DOUBLE           what neuronx-cc does; tests/doubles/bin/neuronx-cc
@@ -29,11 +30,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.logging_utils import get_aot_graph_name
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 __version__ = "2.14.3.0.0"
-NO_KERNEL = ("aten::normal_", "aten::histc", "aten::_fft_r2c")
-NO_LOWERING = ("aten.histc.default", "aten._fft_r2c.default")
+NO_KERNEL = ("aten::normal_", "aten::histc")
+NO_LOWERING = ("aten.histc.default",)
 
 _logger = logging.getLogger("torch_neuronx.neuron_dynamo_backend.backend")
 _executed: list[str] = []
@@ -48,15 +49,13 @@ class NEFFCompilationError(Exception):
 
 
 class MLIRError(Exception):
-    """torch-mlir has no lowering (torch-mlir's own class, in the real one)."""
+    """torch-mlir has no lowering."""
 
 
 @dataclass
 class NeuronCompilationMetrics:
     graph_id: str
     graph_name: str
-    model_name: str
-    has_collectives: bool
     graph_node_count: int
     timestamp: str
     torch_neuronx_fx_passes_us: int = 10
@@ -66,9 +65,6 @@ class NeuronCompilationMetrics:
 
 def _on(name: str, default: str = "0") -> bool:
     return os.environ.get(name, default) == "1"
-
-
-# --- the device ---------------------------------------------------------------------------------
 
 
 def device_count() -> int:
@@ -84,14 +80,6 @@ def synchronize() -> None:
         raise _late.pop(0)
 
 
-def get_executed_ops() -> list[str]:
-    return list(_executed)
-
-
-def get_fallback_ops() -> list[str]:
-    return list(_fallback)
-
-
 def clear_op_tracking() -> None:
     _executed.clear()
     _fallback.clear()
@@ -102,8 +90,8 @@ def get_dynamo_metrics() -> list[NeuronCompilationMetrics]:
     return list(_metrics)
 
 
-def reset_dynamo_metrics() -> None:
-    _metrics.clear()
+get_executed_ops, get_fallback_ops = _executed.copy, _fallback.copy
+reset_dynamo_metrics = _metrics.clear
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -171,9 +159,6 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     return tree_map(up, op(*args, **kwargs))
 
 
-# --- the backend --------------------------------------------------------------------------------
-
-
 def neuron_backend(gm: Any, example_inputs: Any, *, options: Any = None, mode: Any = None) -> Any:
     """What `torch.compile(backend="neuron")` calls."""
     if any(isinstance(value, torch.SymInt) for value in example_inputs):
@@ -199,8 +184,6 @@ def _compiled(graph: torch.fx.GraphModule) -> Any:
     metrics = NeuronCompilationMetrics(
         graph_id=hashlib.sha256(text.encode()).hexdigest(),
         graph_name=f"{name}_{get_aot_graph_name().partition('__')[2]}",
-        model_name=name,
-        has_collectives=False,
         graph_node_count=len(graph.graph.nodes),
         timestamp=stamp,
     )
@@ -236,8 +219,8 @@ def _compiled(graph: torch.fx.GraphModule) -> Any:
             _state["inside"] = False
         off = float(os.environ.get("NEURON_DOUBLE_OFF_BY", "0"))
         if _on("TORCH_NEURONX_COMPILE_ONLY"):  # nothing is executed: there are no values
-            return tree_map(lambda value: torch.zeros_like(value), outputs)
-        return tree_map(lambda v: v + off if off and v.is_floating_point() else v, outputs)
+            return tree_map_only(torch.Tensor, torch.zeros_like, outputs)
+        return tree_map_only(torch.Tensor, lambda v: v + off, outputs) if off else outputs
 
     return make_boxed_func(run)
 
@@ -281,9 +264,7 @@ def _neff(source: Path, output: Path, metrics: NeuronCompilationMetrics) -> Exce
     return None
 
 
-def _autoload() -> None:
-    """What `import torch` calls, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0; the import suffices."""
-
+_autoload = synchronize  # what `import torch` calls, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0
 
 backend_registration._setup_privateuseone_for_python_backend("neuron", _Module())
 _library = torch.library.Library("_", "IMPL")

@@ -27,7 +27,7 @@ import torch._dynamo
 from compilewatch import files, records
 from compilewatch.contract.failures import one_line
 from compilewatch.contract.processes import PeakMemory
-from compilewatch.neuron import neuronx_cc
+from compilewatch.neuron import installed, neuronx_cc
 from compilewatch.records import NeuronDetail, NeuronGraph, Phase, Status, TargetOutcome
 from compilewatch.worker.device.subjects import on_device
 from compilewatch.worker.model.construct import preserved
@@ -42,7 +42,6 @@ from compilewatch.worker.targets.neuron import xla
 _BETA = "torch_neuronx 0.1.0 (public beta), docs/environment_variables.md"
 _CODE = "torch_neuronx 0.1.0 (public beta), source and tests"
 _VLLM = "vLLM for Neuron, docs/design/compilation/cpu_compilation"
-_RUNTIME = "Neuron SDK 2.32, configuration of the Neuron runtime"
 _EXPLORER = "Neuron SDK 2.33, tools/neuron-explorer/how-to-profile-pytorch"
 
 FOLDER = "TORCH_NEURONX_DEBUG_DIR"
@@ -55,7 +54,7 @@ VARIABLES = {
     "TORCH_NEURONX_NEFF_CACHE_DIR": ("{caches}/neff", _CODE),
     "TORCH_NEURONX_NEFF_LOCAL_CACHE_DIR": ("{caches}/local", _CODE),
     "TORCH_NEURONX_HLO_CACHE_DIR": ("{caches}/hlo", _CODE),
-    "NEURON_RT_NUM_CORES": ("1", _RUNTIME),
+    "NEURON_RT_NUM_CORES": ("1", "Neuron SDK 2.32, configuration of the runtime"),
 }
 """Environment variables, which count when torch_neuronx is imported: no fall-back, empty caches."""
 
@@ -154,7 +153,7 @@ def prepare(request: records.Request, folder: Path) -> str | None:
 
     Models ask whether there is such a device. `folder` is that of the request.
     """
-    cores, compiler = neuronx_cc.core_count(), neuronx_cc.find()
+    cores, compiler = _cores(), neuronx_cc.find()
     if not cores and compiler is None:
         return "no Neuron device, and no neuronx-cc to compile for one: see compilewatch doctor"
     if compiler is not None:
@@ -175,6 +174,11 @@ def prepare(request: records.Request, folder: Path) -> str | None:
     return None
 
 
+def _cores() -> int:
+    """How many cores this machine has; in a container, the tool that says it may be missing."""
+    return neuronx_cc.core_count() or installed.machine().devices
+
+
 def _family(backend: str | None) -> str:
     family = neuronx_cc.family_of(backend)
     return family if backend or family in FAMILIES else FAMILIES[0]
@@ -188,7 +192,7 @@ def evaluate(subject: Subject) -> TargetOutcome:
     """
     if subject.fake_mode is not None:
         raise FakeUnsupportedError("TorchNeuron runs the compiled code: it needs real tensors")
-    family, cores = _family(subject.request.target.backend), neuronx_cc.core_count()
+    family, cores = _family(subject.request.target.backend), _cores()
     problem = ""
     if subject.request.target.dynamic:
         problem = "TorchNeuron compiles static shapes only (NCC_EMOD025): leave out dynamic"
@@ -206,12 +210,12 @@ def evaluate(subject: Subject) -> TargetOutcome:
         problem = problem or f"the Neuron device does not start: {one_line(error)}"
     if problem:
         return TargetOutcome(status=Status.UNSUPPORTED, detail=problem)
-    installed = installed_packages()
+    packages = installed_packages()
     detail = NeuronDetail(
         target=family,
         route="native",
-        sdk_version=installed.get("torch-neuronx"),
-        compiler_version=installed.get("neuronx-cc"),
+        sdk_version=packages.get("torch-neuronx"),
+        compiler_version=packages.get("neuronx-cc"),
         device_cores=cores or None,
         compile_only=not cores,
     )
@@ -374,7 +378,9 @@ class _Evaluation:
         stage = next(known, "aot" if "BackendCompilerFailed" in text else by_dynamo)
         outcome = failures.failed(outcome, error, ())
         assert outcome.error is not None
-        words, status, code = outcome.detail, outcome.status, f"neuron_{stage}"
+        words, status, code = outcome.detail, outcome.status, outcome.error.code
+        if stage in dict(_STAGES) and stage != "run":
+            code = f"neuron_{stage}"
         place: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # late errors, once more
             self._note_graphs()
