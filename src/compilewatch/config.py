@@ -33,7 +33,6 @@ PATHS = {
     "models_file": "models.toml",
     "pulled_dir": "pulled",
     "overrides_dir": "overrides",
-    "neuron_operators_file": "neuron_operators.toml",
     "expectations_file": "expectations.toml",
     "trainium.prices_file": "trainium_prices.toml",
     "papers.folder": "papers/library",
@@ -215,7 +214,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models_file: str = ""
     pulled_dir: str = ""
     overrides_dir: str = ""
-    neuron_operators_file: str = ""
     expectations_file: str = ""
     pushgateway: PushgatewaySettings = PushgatewaySettings()
     loki: LokiSettings = LokiSettings()

@@ -16,7 +16,7 @@ from compilewatch import data, records
 from compilewatch.config import Settings
 from compilewatch.contract import targets as catalogue
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRONMENTS
-from compilewatch.data import NEURON_OPERATORS, read_overrides
+from compilewatch.data import read_overrides
 from compilewatch.environments import create_command
 from compilewatch.errors import ConfigError, UsageError
 from compilewatch.records import Environment, ModelSpec, Request, Result, Target
@@ -48,7 +48,8 @@ def worker_sha256() -> str:
     total = hashlib.sha256()
     code = [path for name in KEY_FOLDERS for path in (folder / name).rglob("*.py")]
     # Other data enters a key row by row.
-    for path in sorted((*code, *folder.glob("data/diffusers.toml"))):
+    named = (folder / "data" / f"{name}.toml" for name in ("diffusers", "neuron_operators"))
+    for path in sorted((*code, *filter(Path.is_file, named))):
         total.update(f"{path.relative_to(folder)}\0".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
@@ -100,7 +101,7 @@ def request_key(
             "variants": request.variants,
             "environment": attrgetter(*IDENTITY)(environment) if environment else (),
             "overrides": overrides_for(request.model, overrides),
-            "files": _digests_of_files(request),
+            "inputs_file": _inputs_sha256(request),
             "harness": [records.HARNESS_VERSION, worker_sha256()],
         }
     )
@@ -128,9 +129,11 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _file_sha256(path: Path) -> str:
+def _inputs_sha256(request: Request) -> str | None:
+    """Return the digest of the file of saved inputs. Raises ConfigError if it cannot be read."""
+    path = request.inputs_file
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path and hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -510,7 +513,7 @@ def single_request(
     result = _result_without_run(request, known.get(request.target.environment), Expectations())
     if result is not None:
         raise UsageError(f"{spec.name} is not run: {result.detail}")
-    _digests_of_files(request)  # before a worker starts
+    _inputs_sha256(request)  # before a worker starts
     return request
 
 
@@ -622,7 +625,7 @@ def _request(
     if not named:
         placing = [override for override in overrides if override.get("packages")]
         spec, target = place_model(spec, target, placing, known)
-    folder, operators = Path(settings.overrides_dir), Path(settings.neuron_operators_file)
+    folder = Path(settings.overrides_dir)
     return Request(
         model=spec,
         target=target,
@@ -635,7 +638,6 @@ def _request(
         memory_limit_bytes=settings.memory_limit_bytes,
         inputs_file=spec.inputs_file,
         overrides_dir=str(folder) if folder.is_dir() else None,
-        neuron_operators=str(operators) if operators.is_file() else None,
     )
 
 
@@ -653,17 +655,6 @@ def _device(target: Target, known: Mapping[str, Environment]) -> records.Declare
                 f"{create_command('neuron-xla')}"
             ) from None
     return catalogue.declared(target.device)
-
-
-def _digests_of_files(request: Request) -> list[tuple[str, str]]:
-    """Return (kind, digest) of the files besides the model's own that can change a result.
-
-    Raises ConfigError for one that cannot be read.
-    """
-    files = [("inputs", request.inputs_file)]
-    if catalogue.entry(request.target.name).reads_neuron_operators:
-        files += [("operators", request.neuron_operators), ("operators", str(NEURON_OPERATORS))]
-    return [(kind, _file_sha256(Path(name))) for kind, name in files if name]
 
 
 def _result_without_run(

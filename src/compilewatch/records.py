@@ -460,9 +460,8 @@ class Request(Record, frozen=True, kw_only=True):
     `device` describes the declared device of the target; None for the CPU. With `work`, an extra
     does something else with the model, and the result only says whether that worked.
 
-    `inputs_file` is the model's file of saved inputs (`.toml` or `.safetensors`), `overrides_dir`
-    the folder of a project's own overrides and `neuron_operators` its file of operators that
-    neuronx-cc is documented to reject, besides those in `data`. Paths are absolute.
+    `inputs_file` is the model's file of saved inputs (`.toml` or `.safetensors`) and
+    `overrides_dir` the folder of a project's own overrides. Paths are absolute.
     """
 
     model: ModelSpec
@@ -475,7 +474,6 @@ class Request(Record, frozen=True, kw_only=True):
     memory_limit_bytes: int = 8 * 2**30
     inputs_file: str | None = None
     overrides_dir: str | None = None
-    neuron_operators: str | None = None
     keep_artifacts: bool = True
     device: DeclaredDevice | None = None
     work: Work | None = None

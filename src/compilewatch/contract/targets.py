@@ -73,7 +73,6 @@ class TargetEntry(records.Record, frozen=True, kw_only=True):
             number of graphs has no meaning.
         device_of_child: whether a child gets a device that its server has not. Autograd counts the
             devices at the first backward of a process, so the server must not run one.
-        reads_neuron_operators: whether results depend on `neuron_operators.toml`.
         captures_for_devices: whether it captures models for a device that is only declared. Such a
             target generates no code.
         evaluates_variants: whether it evaluates each input variant of a model.
@@ -91,7 +90,6 @@ class TargetEntry(records.Record, frozen=True, kw_only=True):
     compile_deadline: str = "compile_seconds"
     single_graph: bool = False
     device_of_child: bool = False
-    reads_neuron_operators: bool = False
     nested_graph_breaks: bool = False
     captures_for_devices: bool = False
     evaluates_variants: bool = False
@@ -135,7 +133,6 @@ TARGETS: dict[str, TargetEntry] = {
         # Importing them creates no PJRT client and no thread (torch_xla 2.9), so a fork is safe.
         warm_up=("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
         device_of_child=True,
-        reads_neuron_operators=True,
     ),
     "neuron": TargetEntry(
         implementation="compilewatch.worker.targets.neuron.target:NeuronTarget",

@@ -284,11 +284,12 @@ def compile_module(
         compile_seconds=taken,
         compiler_peak_memory_bytes=peak,
     )
-    return finished(detail, folder / NEFF_FILE, problem)
+    return finished(detail, folder, problem)
 
 
-def finished(detail: NeuronDetail, neff: Path, problem: NeuronFailure | None) -> NeuronDetail:
-    """Return the detail with its NEFF, or with why there is none that is complete."""
+def finished(detail: NeuronDetail, folder: Path, problem: NeuronFailure | None) -> NeuronDetail:
+    """Return the detail with the folder's NEFF, or with why there is none that is complete."""
+    neff = folder / NEFF_FILE
     try:
         header = None if problem is not None else read_header(neff)
     except NeffError as error:

@@ -132,7 +132,7 @@ class ClusterExecution:
         self.waiting = deque(enumerate(order.flights))
         self.order = order
         self.flying: dict[Any, tuple[int, launcher.Flight]] = {}
-        self.shared: dict[tuple[str | None, str | None], Any] = {}
+        self.shared: dict[str | None, Any] = {}
         self.task = self.ray.remote(max_retries=0)(ray_node.evaluated)
         self.cores = any(node.has_neuron_cores for node in driver.nodes())
         self.room = 0
@@ -194,11 +194,9 @@ class ClusterExecution:
     def _submitted(self, flight: launcher.Flight) -> Any:
         """Return a reference to the task; what all requests share is in the cluster once."""
         request = flight.request
-        key = ray_node.shared_files(request)
+        key = request.overrides_dir
         if key not in self.shared:
-            content: dict[str, ray_node.Content] = {
-                path: ray_node.read(path) for path in key if path is not None
-            }
+            content: dict[str, ray_node.Content] = {key: ray_node.read(key)} if key else {}
             self.shared[key] = self.ray.put(_encode(content))
         files = {path: ray_node.read(path) for path in ray_node.own_files(request)}
         task: ray_node.NodeTask = (request, flight.digest, files, self.driver.cache)

@@ -155,11 +155,6 @@ def _own_folder() -> Path:
 # --- files --------------------------------------------------------------------------------------
 
 
-def shared_files(request: records.Request) -> tuple[str | None, str | None]:
-    """Return a project's folder and file of reviewed data, which all requests of a sweep share."""
-    return request.overrides_dir, request.neuron_operators
-
-
 def own_files(request: records.Request) -> tuple[str, ...]:
     """Return absolute paths of the files that only this request names."""
     build = request.model.build
@@ -220,7 +215,7 @@ def at_node(request: records.Request, sent: Mapping[str, Content], root: Path) -
         build = msgspec.structs.replace(build, configuration=moved(build.configuration))
     saved = moved(request.model.inputs_file)
     model = msgspec.structs.replace(request.model, build=build, inputs_file=saved)
-    names = ("inputs_file", "neuron_operators", "overrides_dir")
+    names = ("inputs_file", "overrides_dir")
     return msgspec.structs.replace(
         request, model=model, **{name: moved(getattr(request, name)) for name in names}
     )

@@ -490,10 +490,10 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
     """
     tier = records.Tier.REAL if request.tier is records.Tier.AUTO else request.tier
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    overrides = request.overrides_dir
     # The sandbox sees no path of this machine, but what the worker reads: its own package and the
     # project's reviewed data.
     model = msgspec.structs.replace(request.model, provenance={}, inputs_file=None)
-    named = (request.overrides_dir, request.neuron_operators)
     package = Path(compilewatch.__file__).parent.resolve()
     inner = msgspec.structs.replace(request, keep_artifacts=False, model=model)
     start = messages.Start(folder=policy.OUTPUT_FOLDER, tier=tier, request=inner)
@@ -509,7 +509,7 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
             disk_bytes=512 * MIB,
             output_bytes=MOST_RESULT_BYTES,
         ),
-        visible=[package, *(Path(path).resolve() for path in named if path)],
+        visible=[package, *([Path(overrides).resolve()] if overrides else [])],
         variables=dict(used.variables),
         python=used.path,
     )

@@ -21,7 +21,7 @@ def test_a_request_names_its_files_where_they_are_laid_out(tmp_path: Path) -> No
     overrides.mkdir()
     (overrides / "a.toml").write_text("a = 1")
     asked = factories.request("A", build=config(file), overrides_dir=str(overrides))
-    paths = [*node.own_files(asked), *filter(None, node.shared_files(asked))]
+    paths = [*node.own_files(asked), *filter(None, [asked.overrides_dir])]
     sent = {path: node.read(path) for path in paths}
     moved = node.at_node(asked, sent, there)
     assert isinstance(moved.model.build, ConfigBuild)

@@ -36,21 +36,19 @@ def test_a_neff_is_made_and_described(
     monkeypatch.setenv("NEURON_DOUBLE_CALLS", str(tmp_path / "calls"))
     of_this_process = b"x" * (300 * 2**20)  # its memory does not count
     detail = compiled(compiler, tmp_path, "allocate 50")
+    hlo, folder = tmp_path / "graph.hlo_module.pb", tmp_path / "graph.trn1"
     assert detail.compiled, detail.failure
     assert detail.neff is not None
-    folder = tmp_path / "graph.trn1"
     assert detail.neff_bytes == (folder / "graph.neff").stat().st_size
-    assert detail.neff.data_bytes == detail.neff_bytes - 1024
     assert detail.compiler_version == detail.neff.build == "2.27.5334.0+f702b353"
-    assert detail.compile_seconds is not None
+    assert (detail.compile_seconds or 0) >= 0.5
     peak = detail.compiler_peak_memory_bytes or 0
     assert 50 * 2**20 < peak < 250 * 2**20 < len(of_this_process)
-    assert detail.hlo_sha256 == neuronx_cc.sha256(tmp_path / "graph.hlo_module.pb")
+    assert detail.hlo_sha256 == neuronx_cc.sha256(hlo)
     assert (folder / "console.txt").read_text() == "Compiler status PASS\n"
-    (call,) = (tmp_path / "calls").read_text().splitlines()
-    hlo = tmp_path / "graph.hlo_module.pb"
-    assert call.startswith(f"compile {hlo} {' '.join(detail.flags)} --output ")
-    assert "--optlevel 2" in call
+    flags = " ".join(detail.flags)
+    assert (tmp_path / "calls").read_text().startswith(f"compile {hlo} {flags} --output ")
+    assert "--optlevel 2" in flags
 
 
 def test_flags_are_pinned_to_what_the_target_and_the_compiler_take(

@@ -159,10 +159,8 @@ def _traced(subject: Subject, target: str, compiler: neuronx_cc.Compiler) -> rec
         compile_seconds=time.perf_counter() - started,
         compiler_peak_memory_bytes=peak.bytes,
     )
-    neffs = [folder / neuronx_cc.NEFF_FILE, *sorted(folder.rglob("*.neff"))]
-    neff = next(filter(Path.is_file, neffs), neffs[0])
     shutil.rmtree(folder / "model" / "weights", ignore_errors=True)  # a copy of the model's own
-    outcome = _outcome(subject, neuronx_cc.finished(detail, neff, problem), folder, record)
+    outcome = _outcome(subject, neuronx_cc.finished(detail, folder, problem), folder, record)
     if outcome.status is not records.Status.PASS or not cores:
         return outcome
 
@@ -214,12 +212,10 @@ def _on_device(
         measured, problem = latencies(subject, eager, compiled)
     host, core, samples = measured or (None, None, None)
     assert isinstance(outcome.details, records.NeuronDetail)
-    differs = comparison.differs
-    what = f"differs from eager in {comparison.mismatches[0]}" if differs else outcome.detail
     return msgspec.structs.replace(
         outcome,
-        status=records.Status.MISMATCH if differs else records.Status.PASS,
-        detail="; ".join(filter(None, (what, problem))),
+        status=records.Status.MISMATCH if comparison.differs else records.Status.PASS,
+        detail="; ".join(filter(None, (comparison.remark, outcome.detail, problem))),
         numerics=comparison,
         details=msgspec.structs.replace(
             outcome.details,

@@ -42,6 +42,8 @@ from torch.utils._pytree import tree_flatten_with_path, tree_map_only
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 from compilewatch import records
+from compilewatch.data import NEURON_OPERATORS
+from compilewatch.files import read_toml
 from compilewatch.records import GraphBreak, HloParameter, StackFrame, XlaDetail
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
@@ -50,7 +52,6 @@ from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import call_once, capture, unmeasured_guards
 from compilewatch.worker.targets.export import operators, register_containers
 from compilewatch.worker.targets.xla.target import (
-    NO_OPERATORS,
     STABLEHLO_ARTIFACT,
     NeuronOperators,
 )
@@ -119,27 +120,25 @@ Captured = tuple[XlaDetail, int, tuple[str, ...]]
 number of these graphs (a fallback causes one or none), and the stored artifacts."""
 
 
-def capture_hlo(subject: Subject, known: NeuronOperators = NO_OPERATORS) -> Captured:
+def capture_hlo(subject: Subject) -> Captured:
     """Record one call (in train mode with loss and gradients) and lower it.
 
     If artifacts are kept and the module is valid for other inputs too, this
     writes `HLO_ARTIFACT`, `PARAMETERS_ARTIFACT` and, if there are constants, `CONSTANTS_ARTIFACT`.
     """
-    return _lower(subject, on_device(subject), "lazy", known)
+    return _lower(subject, on_device(subject), "lazy")
 
 
 def _lower(
     subject: Subject,
     placed: Subject,
     source: str,
-    known: NeuronOperators,
     inputs: list[str] | None = None,
     outputs: list[str] | None = None,
 ) -> Captured:
     """Lower a subject on the device, whose module may be that of an exported program.
 
-    `source` is the `hlo` of the detail, and `known` what Neuron rejects; `inputs` and `outputs`
-    replace the names of an export.
+    `source` is the `hlo` of the detail; `inputs` and `outputs` replace the names of an export.
     """
     met.clear_all()
     # Python numbers become constants of the module instead of parameters without a name.
@@ -160,6 +159,7 @@ def _lower(
     kinds = _most_frequent(kind for _, kind in counted)
     named_torch = {_OUTSIDE + name.removeprefix(_LOWERED): n for name, n in lowered.items()}
     is_valid = not outside and not ran
+    known = read_toml(NEURON_OPERATORS, NeuronOperators)
     detail = XlaDetail(
         operators=operators,
         fallbacks=outside,
@@ -502,9 +502,7 @@ def to_stablehlo(subject: Subject) -> records.ExportVariant:
     )
 
 
-def capture_exported(
-    subject: Subject, known: NeuronOperators = NO_OPERATORS, *, decomposed: bool = False
-) -> Captured:
+def capture_exported(subject: Subject, *, decomposed: bool = False) -> Captured:
     """Do what `capture_hlo` does with the exported program, forward only.
 
     `decomposed`, in core ATen operators: XLA lacks some composite operators (2.9), and the
@@ -519,7 +517,7 @@ def capture_exported(
         inputs = ExampleInputs(strategy=subject.inputs.strategy, args=tensors)
         placed = fed(replace(subject, module=module), replace(subject, inputs=inputs))
         names = [name for name, _ in named]
-        return _lower(subject, placed, "export", known, names, outputs)
+        return _lower(subject, placed, "export", names, outputs)
 
 
 def _exported(subject: Subject) -> tuple[ExportedProgram, list[str]]:

@@ -16,15 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from compilewatch import records
 from compilewatch.contract.failures import RecordedError, error_code, one_line
-from compilewatch.data import NEURON_OPERATORS
-from compilewatch.files import read_toml
 from compilewatch.records import GraphBreak, Phase, Status, TargetOutcome, XlaDetail
 from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.subject import Subject
@@ -83,20 +80,6 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                         source=row.source,
                         sdk=row.sdk,
                     )
-
-
-NO_OPERATORS = NeuronOperators()
-
-
-def load_neuron_operators(path: Path | None) -> NeuronOperators:
-    """Read a project's own list, if there is one, and the shipped lines on other operators.
-
-    Raises ConfigError that names the file and the key for anything that violates the schema.
-    """
-    own = read_toml(path, NeuronOperators).operator if path is not None else ()
-    named = {row.name for row in own}
-    shipped = read_toml(NEURON_OPERATORS, NeuronOperators).operator
-    return NeuronOperators(operator=(*own, *(row for row in shipped if row.name not in named)))
 
 
 STABLEHLO_ARTIFACT = "graph.stablehlo.mlir"
@@ -225,7 +208,7 @@ def side_limit(subject: Subject) -> float:
     return SIDE_SHARE * subject.request.deadlines.compile_seconds
 
 
-def exported_hlo(subject: Subject, known: NeuronOperators = NO_OPERATORS) -> Captured | None:
+def exported_hlo(subject: Subject) -> Captured | None:
     """Return the module of the exported program, stored as an artifact; None if there is none.
 
     For where the call itself breaks. It only contains the forward pass, so in train mode there is
@@ -237,7 +220,7 @@ def exported_hlo(subject: Subject, known: NeuronOperators = NO_OPERATORS) -> Cap
     if subject.request.target.mode is records.Mode.TRAIN:
         return None
     for decomposed in (False, True):
-        function = partial(capture.capture_exported, known=known, decomposed=decomposed)
+        function = partial(capture.capture_exported, decomposed=decomposed)
         try:
             captured = step(subject, function, capture.Captured, side_limit(subject))
         except SIDE_FAILURES:
@@ -251,11 +234,8 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
     """Capture and execute; the first that fails decides the verdict."""
     from compilewatch.worker.targets.xla import capture
 
-    path = subject.request.neuron_operators
-    known = load_neuron_operators(Path(path) if path else None)
-    lazily = partial(capture.capture_hlo, known=known)
     try:
-        hlo, executions, artifacts = step(subject, lazily, capture.Captured)
+        hlo, executions, artifacts = step(subject, capture.capture_hlo, capture.Captured)
     except RecordedError as error:
         return _failed(TargetOutcome(status=Status.ERROR, details=detail), error, "")
     breaks: tuple[GraphBreak, ...] = ()
@@ -265,7 +245,7 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
         with contextlib.suppress(*SIDE_FAILURES):  # the counts still show them, without a place
             watched = step(subject, capture.watch, tuple[GraphBreak, ...], side_limit(subject))
         breaks = capture.settle(watched, fallbacks, executions)
-        hlo, _, artifacts = exported_hlo(subject, known) or (hlo, 0, ())
+        hlo, _, artifacts = exported_hlo(subject) or (hlo, 0, ())
     detail = msgspec.structs.replace(hlo, fallbacks=fallbacks, stablehlo=detail.stablehlo)
     outcome = _broken(
         TargetOutcome(
