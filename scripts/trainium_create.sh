@@ -49,6 +49,8 @@ esac
 type=${type:-$usual}
 [[ $disk =~ ^[1-9][0-9]*$ ]] || die "--disk-gib: $disk is not a number of GiB"
 [[ $tag =~ ^[^=,]+=[^=,]+$ ]] || die "--tag: $tag is not of the form NAME=VALUE"
+# Version 1 of the CLI reads the second alone.
+if [ -n "${AWS_REGION:-}" ]; then export AWS_DEFAULT_REGION=$AWS_REGION; fi
 command -v aws >/dev/null || die "the AWS CLI is not installed: run this in CloudShell, or install it"
 
 tagged=$(aws ec2 describe-instances --output text --query 'Reservations[].Instances[].InstanceId' --filters \

@@ -215,6 +215,7 @@ def test_it_rejects_a_user_with_privileges_and_what_is_no_ubuntu(instance: Insta
 # --- the instance itself, where the AWS CLI is a double ---
 
 AWS = """
+[ "$AWS_DEFAULT_REGION" = us-west-2 ] || exit 255
 echo "$*" >>"$LOG"
 case $2 in
 describe-instances) echo "$TAGGED" ;;
@@ -230,6 +231,7 @@ def create(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, l
     executable(folder / "aws", AWS)
     log = folder / "log"
     given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(log), "IMAGE": IMAGE, "TAGGED": ""}
+    given["AWS_REGION"] = "us-west-2"
     done = subprocess.run(
         [SCRIPTS / "trainium_create.sh", *arguments],
         capture_output=True,
