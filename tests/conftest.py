@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 MADE = {
     "xla": "compilewatch env create xla",
+    "lowering": "compilewatch env create lowering",
     "torch_2_13": "compilewatch env create torch-2.13 --torch 2.13.0",
     "transformers_5_5": "compilewatch env create transformers-5.5.4 --transformers 5.5.4",
     "torch_2_13_transformers_5_5": (

@@ -76,6 +76,7 @@ TORCH_NEURON_FLAGS = ("--model-type", "transformer", "--auto-cast=none", "-O1")
 _INT64_MAX = 2**63 - 1
 _SLICES = (torch.ops.aten.slice.Tensor, torch.ops.aten.slice_scatter.default)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_LOCATION = re.compile(r'"(?P<file>[^"]+\.py)":(?P<line>\d+)')
 _Value = TypeVar("_Value")
 _Identity = tuple[str, str]
 """The name of an operator and its types: equal ones lower alike."""
@@ -366,7 +367,9 @@ def _message(error: Any) -> str:
     for diagnostic in error.error_diagnostics:
         notes = (note.message for note in diagnostic.notes)
         about = next((note for note in notes if note.startswith("see current operation")), "")
-        return " ".join(f"{diagnostic.message} {about}".split())[:500]
+        place = _LOCATION.search(str(diagnostic.location))
+        where = f" ({graph_breaks.package_path(place['file'])}:{place['line']})" if place else ""
+        return " ".join(f"{diagnostic.message}{where} {about}".split())[:500]
     return one_line(error, limit=500)
 
 
