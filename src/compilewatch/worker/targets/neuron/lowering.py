@@ -83,6 +83,11 @@ _Identity = tuple[str, str]
 _Rejection = tuple[str, str]
 """The stage that rejects something, and the compiler's message; both "" if none does."""
 
+_Found = tuple[
+    list[NeuronGraph], list[tuple[_Identity, NeuronOperator]], list[str], list[NeuronFailure]
+]
+"""What is known of all graphs so far."""
+
 
 class LoweringError(Exception):
     """Torch-mlir rejects a graph in a stage."""
@@ -116,7 +121,8 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
 
 def _forecast(subject: Subject) -> records.TargetOutcome:
     forecast = _Forecast(subject)
-    captured, _ = dynamo.captured_breaks(subject, backend=forecast.backend)
+    values = subject.fake_mode is None
+    captured, _ = dynamo.captured_breaks(subject, brief=values, backend=forecast.backend)
     return forecast.outcome(captured)
 
 
@@ -139,14 +145,38 @@ class _Forecast:
 
     def backend(self, graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Lower a graph of Dynamo, and return what runs it without a device."""
-        eager = captures.eager_backend(self._subject)
-        on_device = self._subject.fake_mode is not None
-        moved = (graph, inputs) if on_device else _moved(graph, inputs, self._subject)
-        compiled = captures.unexecuted_backend(
-            *moved, decompositions=decompositions.table(), see=self._lower
+        if self._subject.fake_mode is None:
+            self._lower_elsewhere(graph, inputs)
+        else:
+            compiled = self._traced(graph, inputs)
+            if self._subject.request.target.mode is records.Mode.TRAIN:
+                return compiled
+        return captures.eager_backend(self._subject)(graph, inputs)
+
+    def _traced(self, graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        """Trace a graph by AOTAutograd, and lower what comes of it."""
+        return captures.unexecuted_backend(
+            graph, inputs, decompositions=decompositions.table(), see=self._lower
         )
-        training = self._subject.request.target.mode is records.Mode.TRAIN
-        return compiled if training and on_device else eager(graph, inputs)
+
+    def _lower_elsewhere(self, graph: GraphModule, inputs: list[Any]) -> None:
+        """Lower a graph that was captured on the CPU, where it runs on in eager mode.
+
+        In a fork, because autograd starts a thread for a device where it traces a backward.
+        """
+
+        def found() -> _Found:
+            self._traced(*_moved(graph, inputs, self._subject))
+            return self._graphs, list(self._operators.items()), self._problems, self._rejections
+
+        try:
+            self._graphs, operators, self._problems, self._rejections = forked.in_fork(
+                found, _Found, limit_seconds=2 * LIMIT_SECONDS
+            )
+            self._operators = dict(operators)
+        except forked.ForkEndedError as error:
+            self._graphs.append(NeuronGraph(direction="?", nodes=0, failed_stage=CRASH))
+            self._problems.append(f"AOTAutograd crashed: {error}")
 
     def _lower(self, direction: str, module: GraphModule) -> None:
         """Lower one graph, and find the operators for which it fails."""
