@@ -31,7 +31,7 @@ FIXED_SHOWN = 10
 CHANGE_STYLES = {ChangeKind.REGRESSION: "red", ChangeKind.FIXED: "green"}
 
 HEADINGS = OUTCOME_LABELS | {ResultGroup.GRAPH_BREAK: "breaks", ResultGroup.COMPILE_ERROR: "error"}
-HEADINGS |= {ResultGroup.FORECAST_PASS: "would lower", ResultGroup.FORECAST_FAIL: "would not"}
+HEADINGS |= wording.FORECAST_GROUPS
 """Short enough for a table of all outcomes on 80 columns."""
 
 

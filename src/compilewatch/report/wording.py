@@ -49,8 +49,12 @@ class ResultGroup(StrEnum):
     FORECAST_PASS = "forecast_pass"
 
 
-FORECAST_GROUPS = tuple(map(ResultGroup, ("forecast_pass", "forecast_fail", "no_forecast")))
-"""Never in one share with the others."""
+FORECAST_GROUPS = {
+    ResultGroup.FORECAST_PASS: "would lower",
+    ResultGroup.FORECAST_FAIL: "would not",
+    ResultGroup.NO_FORECAST: "no forecast",
+}
+"""Never in one share with the others; each with the heading of a column."""
 
 
 OUTCOME_LABELS: dict[ResultGroup, str] = {
