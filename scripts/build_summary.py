@@ -31,10 +31,11 @@ AROUND = timedelta(hours=1)
 def sentence(shown: RunView) -> str:
     """`24 of 25 without graph breaks, 1 regression: BertModel`."""
     summary = summarise(shown)
-    parts = [f"{summary.passed:,} of {summary.planned:,} without graph breaks"]
+    parts = [f"{summary.passed:,} of {summary.planned_verdicts:,} without graph breaks"]
     for kind, noun, several in (
         (ChangeKind.REGRESSION, "regression", "regressions"),
         (ChangeKind.FIXED, "fix", "fixes"),
+        (ChangeKind.FORECAST_CHANGED, "other forecast", "other forecasts"),
     ):
         changes = [change for change in shown.changes if change.kind is kind]
         if changes:
