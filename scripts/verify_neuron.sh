@@ -40,6 +40,7 @@ check() { # NAME COMMAND...: prints the outcome and continues in any case
 
 names() { # Every name of TorchNeuron that is used, while one small graph is compiled
   PYTHONPATH=src "$NEURON_PYTHON" - "$folder/names" <<'PYTHON'
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -67,8 +68,14 @@ texts = [path.read_bytes() for path in package.rglob("*") if path.suffix in (".p
 variables = {n: source for n, (_, source) in (native.VARIABLES | native.WITHOUT_DEVICE).items()}
 lacking = set(product.missing)
 lacking |= {n for n in native.FOLDERS if not Path(os.environ[native.FOLDER], n).is_dir()}
+try:
+    profiling = importlib.import_module("torch_neuronx.profiling")
+except ImportError:
+    profiling = None
+lacking |= {n for n in native.PROFILING if not hasattr(profiling, n)}
 lacking |= {n for n in variables if not any(n.encode() in text for text in texts)}
-for name, source in (variables | native.FUNCTIONS | native.FIELDS | native.FOLDERS).items():
+lists = (native.FUNCTIONS, native.FIELDS, native.FOLDERS, native.PROFILING)
+for name, source in [*variables.items(), *(row for names in lists for row in names.items())]:
     # Variables of the runtime and of the compiler are read outside of the package.
     elsewhere = name.startswith("NEURON_") and name in lacking
     print("not seen" if elsewhere else "DIFFERS " if name in lacking else "ok      ", name, f"({source})")
