@@ -8,7 +8,7 @@
 #
 # FOLDER         where NEFFs, logs and the sweep go (outputs/verify-neuron)
 # NEURON_PYTHON  a Python that has torch_neuronx and neuronx-cc; by default the one of the environment
-#                `neuron` (compilewatch env create neuron)
+#                `neuron-xla` if there is one, else of `neuron` (compilewatch env create neuron)
 # TARGET         trn1, trn1n, inf2, trn2 or trn3; by default this machine's
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,9 +19,11 @@ scripts/setup.sh
 compilewatch=$PWD/.venv/bin/compilewatch
 
 if [ -z "${NEURON_PYTHON:-}" ]; then
-  "$compilewatch" env create neuron
+  environment=neuron
+  if "$compilewatch" env describe neuron-xla >/dev/null 2>&1; then environment=neuron-xla; fi
+  "$compilewatch" env create "$environment"
   NEURON_PYTHON=$(.venv/bin/python -c \
-    "from compilewatch.environments import interpreter; print(interpreter('neuron').path)")
+    "from compilewatch.environments import interpreter; print(interpreter('$environment').path)")
 fi
 export PATH=$(dirname "$NEURON_PYTHON"):/opt/aws/neuron/bin:$PATH TORCH_DEVICE_BACKEND_AUTOLOAD=0
 version=$("$NEURON_PYTHON" -c "from importlib.metadata import version; print(version('torch-neuronx'))")
