@@ -25,7 +25,7 @@ from compilewatch.contract.processes import program
 from compilewatch.contract.targets import CPU, TARGETS, device_kinds
 from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments, create_command
-from compilewatch.environments.creation import create, recipe_of, releases, remove, size_of
+from compilewatch.environments.creation import create, recipe_of, releases, remove, sizes_of
 from compilewatch.errors import CompilewatchError, ConfigError, InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.neuron import installed
@@ -169,30 +169,22 @@ def _shipped_and(own: Path | None) -> str:
 
 
 def _environments(settings: Settings, fresh: bool) -> Iterator[DoctorCheck]:
-    for listed in interpreters.listing(Environments(settings.cache_folder), fresh=fresh):
-        if listed.name in INTERPRETERS:
-            continue  # `_interpreter` reports it
-        environment = listed.environment
-        yield DoctorCheck(
-            name=f"env {listed.name}",
-            state="ok" if environment is not None else "note",
-            fact=f"torch {environment.torch}" if environment else listed.state.replace("_", " "),
-            advice=listed.advice,
-        )
-
-
-def _neuron(settings: Settings) -> Iterator[DoctorCheck]:
-    """What can be had on Neuron, and what is wrong with what is installed for it."""
+    """Each environment, what is wrong with its packages for Neuron, and what Neuron gives here."""
     here, given = installed.machine(), {"nothing": "no environment for it"}
-    for listed in interpreters.listing(Environments(settings.cache_folder)):
-        if (made := listed.environment) is not None:
-            ability = installed.ability(made.packages, here)
-            if problem := installed.problem(made.packages, made.placeholders, here):
-                yield _judged(f"neuron in {made.name}", problem, False)
-            if not problem or ability == "forecast":
-                names = ("torch-neuronx", "torch-mlir", "neuronx-cc")
-                versions = (f"{n} {made.packages[n]}" for n in names if n in made.packages)
-                given.setdefault(ability, f"environment {made.name} has {', '.join(versions)}")
+    for listed in interpreters.listing(Environments(settings.cache_folder), fresh=fresh):
+        made = listed.environment
+        if listed.name not in INTERPRETERS:  # `_interpreter` reports that
+            fact = f"torch {made.torch}" if made else listed.state.replace("_", " ")
+            yield _judged(f"env {listed.name}", fact, made is not None, listed.advice)
+        if made is None:
+            continue
+        ability = installed.ability(made.packages, here)
+        if problem := installed.problem(made.packages, made.placeholders, here):
+            yield _judged(f"neuron in {made.name}", problem, False)
+        if not problem or ability == "forecast":
+            names = ("torch-neuronx", "torch-mlir", "neuronx-cc")
+            versions = (f"{n} {made.packages[n]}" for n in names if n in made.packages)
+            given.setdefault(ability, f"environment {made.name} has {', '.join(versions)}")
     best = next(ability for ability in installed.ABILITIES if ability in given)
     advice = installed.better(best, here)
     yield _judged("neuron", f"{best}: {given[best]}; {here}", not advice, advice)
@@ -259,7 +251,6 @@ def doctor_command(as_json: bool, online: bool, fresh: bool) -> int:
         *_inputs(settings),
         *_environments(settings, fresh),
         *_machine(settings),
-        *_neuron(settings),
         _outputs(settings),
         *_tools(),
         plugins.load("compilewatch.extras.executor.cli:sandbox_check")(),
@@ -379,8 +370,7 @@ def describe_verb(name: str, as_json: bool) -> None:
         installed.problem(environment.packages, environment.placeholders, installed.machine()),
     ]
     if name not in INTERPRETERS:
-        size = size_of(environments, name)
-        own, shared = size.own_bytes / 2**20, size.shared_bytes / 2**20
+        own, shared = (size / 2**20 for size in sizes_of(environments, name))
         lines.append(f"{own:,.0f} MiB of its own, {shared:,.0f} MiB shared with others")
     console().print(spaced([plain("\n".join(filter(None, lines))), packages]))
 

@@ -50,7 +50,7 @@ from compilewatch.environments import (
 )
 from compilewatch.errors import InterpreterError, UsageError, did_you_mean
 from compilewatch.files import lock, replace
-from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record
+from compilewatch.records import DEFAULT_ENVIRONMENT, Environment
 
 LOG_FILE = "create.log"
 
@@ -469,15 +469,8 @@ def remove(environments: Environments, name: str) -> None:
             ) from None
 
 
-class Size(Record, frozen=True, kw_only=True):
-    """Bytes of an environment's files: its own, and those that are shared with others."""
-
-    own_bytes: int
-    shared_bytes: int
-
-
-def size_of(environments: Environments, name: str) -> Size:
-    """Return what a created environment takes; files with several links are shared."""
+def sizes_of(environments: Environments, name: str) -> tuple[int, int]:
+    """Return the bytes of a created environment: of its own files, and of those with more links."""
     own = shared = 0
     for folder, _, files in os.walk(environments.folder(name)):
         for file in files:
@@ -486,7 +479,7 @@ def size_of(environments: Environments, name: str) -> Size:
                 shared += status.st_size
             else:
                 own += status.st_size
-    return Size(own_bytes=own, shared_bytes=shared)
+    return own, shared
 
 
 def _adopt(other: Path, venv: Path) -> None:

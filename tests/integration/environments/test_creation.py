@@ -4,7 +4,7 @@ import pytest
 
 from compilewatch.environments import STAMP_FILE, Environments, EnvironmentState, listing
 from compilewatch.environments import creation as creating
-from compilewatch.environments.creation import Recipe, create, recipe_of, remove, size_of
+from compilewatch.environments.creation import Recipe, create, recipe_of, remove, sizes_of
 from compilewatch.errors import InterpreterError, UsageError
 
 LOCK = "torch==2.9.0\nmsgspec\npackaging\n"
@@ -158,7 +158,7 @@ def test_environments_with_one_torch_share_its_files_and_each_can_be_deleted(
     assert any("torch 2.9.0: shared with" in line for line in said)
     assert not any("Installing collected" in line and "torch" in line for line in said)
     assert second.torch == first.torch == "2.9.0+stub"
-    assert size_of(environments, "second").shared_bytes > 0
+    assert sizes_of(environments, "second")[1] > 0
     remove(environments, "first")
     assert environments.available() == ("default", "second")
     assert environments.describe("second", fresh=True).torch == "2.9.0+stub"

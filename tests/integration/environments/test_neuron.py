@@ -19,7 +19,7 @@ from compilewatch.environments import (
     creation,
     worker_variables,
 )
-from compilewatch.environments.creation import create, recipe_of, remove, size_of
+from compilewatch.environments.creation import create, recipe_of, remove, sizes_of
 from compilewatch.errors import InterpreterError
 from compilewatch.extras.executor.sandbox.policy import interpreter_paths
 from compilewatch.neuron import installed, neuronx_cc
@@ -128,7 +128,7 @@ def test_the_doctor_says_what_can_be_had_on_neuron_and_how_to_get_more(
     ]
     monkeypatch.setattr("compilewatch.environments.listing", lambda *_, **__: listed)
     monkeypatch.setattr(installed, "machine", lambda: here)
-    wrong, best = commands._neuron(Settings())
+    *_, wrong, best = commands._environments(Settings(), fresh=False)
     assert (wrong.name, wrong.state) == ("neuron in stubs", "note")
     assert "PyPI's placeholders are installed instead of AWS's packages (nki 0.0.1)" in wrong.fact
     assert best.fact.startswith(fact)
@@ -233,7 +233,7 @@ def test_the_environment_of_a_machine_image_is_used_where_it_is_and_stays_as_it_
     assert environments.transformers_folder("neuron") is not None
     install(image, "torch-mlir", "20261001", "")
     assert environments.describe("neuron").packages["torch-mlir"] == "20261001"
-    assert size_of(environments, "neuron").own_bytes < 20 * 2**20
+    assert sizes_of(environments, "neuron")[0] < 20 * 2**20
     remove(environments, "neuron")
     assert sorted({*before, "torch_mlir", "torch_mlir-20261001.dist-info", "transformers"}) == (
         sorted(path.name for path in image.iterdir())
