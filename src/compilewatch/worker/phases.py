@@ -324,7 +324,7 @@ def _set_up(
         huggingface_hub.constants.HF_HUB_OFFLINE = False
         os.environ.pop("HF_HUB_OFFLINE", None)
     target = load_target(request.target.name)
-    if (missing := target.missing() or target.prepare(request, folder)) is not None:
+    if (missing := target.missing()) is not None:
         raise UnsupportedError(missing)
     backend = request.target.backend
     if backend is not None and entry(request.target.name).backends is None:
@@ -334,6 +334,8 @@ def _set_up(
             raise UnsupportedError(f"torch.compile has no backend {backend!r} here") from None
     if tier not in target.tiers:
         raise FakeUnsupportedError(f"{target.name} runs the compiled code")
+    if (missing := target.prepare(request, folder)) is not None:
+        raise UnsupportedError(missing)
     if request.device is not None and _uses_real_device(request):
         kind = request.device.kind
         why = "this machine has none"
