@@ -66,6 +66,17 @@ class Drops(_Model):
         return functional.dropout(self.layer(x), 0.5, self.training)
 
 
+class Normed(_Model):
+    """Statistics of a batch, which torch-mlir lacks and TorchNeuron has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x))
+
+
 class ReadsWeights(_Model):
     """Reads a value that fake tensors do not have."""
 

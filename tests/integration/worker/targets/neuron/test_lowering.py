@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.lowering]
 
 CASES = Path(__file__).parents[4] / "cases"
 LINES = (CASES / "for_lowering.py").read_text(encoding="utf-8").splitlines()
-EVAL = ("Plain", "Breaks", "Lacks", "Handled", "Puts", "ReadsWeights")
-TRAIN = ("Plain", "Drops", "ReadsWeights")
+EVAL = ("Plain", "Breaks", "Lacks", "Handled", "Puts", "Normed", "ReadsWeights")
+TRAIN = ("Plain", "Drops", "Normed", "ReadsWeights")
 
 Get = Callable[..., tuple[Result, NeuronDetail]]
 
@@ -80,6 +80,12 @@ def test_forward_and_backward_are_graphs_of_their_own(of: Get) -> None:
     result, detail = of("Plain", Mode.TRAIN)
     assert (result.status, directions(detail)) == (Status.FORECAST_PASS, ["forward", "backward"])
     result, detail = of("Drops", Mode.TRAIN)
+    assert (result.status, detail.operators) == (Status.FORECAST_PASS, ())
+
+
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+def test_batch_norm_lowers_in_both_modes(of: Get, mode: Mode) -> None:
+    result, detail = of("Normed", mode)
     assert (result.status, detail.operators) == (Status.FORECAST_PASS, ())
 
 
