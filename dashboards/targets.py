@@ -5,8 +5,7 @@ from dashboards import queries as q
 from dashboards.overview import share_over_time
 from dashboards.queries import Json
 
-RESULTS = q.of_mode("compilewatch_results")
-VERDICTS = q.of_mode("compilewatch_results", q.OF_VERDICTS)
+RESULTS, VERDICTS = (q.of_mode("compilewatch_results", *m) for m in ((), (q.OF_VERDICTS,)))
 STAGES = ("compilewatch_neuron_stage_duration_seconds", "stage", "{{stage}} {{target}}")
 GRAPHS = ("compilewatch_neuron_graphs", "reached", "{{reached}} {{target}}")
 COMPILED = "pass|graph_break|mismatch"
@@ -42,10 +41,8 @@ def _look_up() -> list[Json]:
     by = "source, target, mode"
     share: Json = {"unit": "percentunit", "decimals": 1}
     share["mappings"] = [panels.NEARLY_ALL, *panels.missing("–")]
-    inside, every = (
-        f"sum by ({by}) ({q.of_mode('compilewatch_operators', *matchers)})"
-        for matchers in (('where="captured"',), ())
-    )
+    operators = "compilewatch_operators"
+    captured = q.share(q.of_mode(operators, 'where="captured"'), q.of_mode(operators), by)
     return frame.line(
         8,
         panels.table(
@@ -54,7 +51,7 @@ def _look_up() -> list[Json]:
             "Without breaks: passes divided by verdicts; by downloads, a model counts as much "
             "as it is downloaded. –: not counted, or downloads unknown.",
             {
-                "Captured": f"{inside} / {every}",
+                "Captured": captured,
                 "Without breaks": q.share_of_models(by),
                 "By downloads": q.share_of_downloads(by),
             },
@@ -76,8 +73,7 @@ def _families() -> Json:
         return q.of_mode("compilewatch_family_results", 'family=~"$family"', *matchers)
 
     by = "family, target, mode"
-    every = f"sum by ({by}) ({of(RAN, q.OF_VERDICTS)})"
-    passed = f"(sum by ({by}) ({of(q.PASSED)}) or 0 * {every}) / {every}"
+    passed = q.share(of(q.PASSED), of(RAN, q.OF_VERDICTS), by)
     return panels.matrix(
         "Families by target",
         "Passes divided by results that ran. Families with the lowest share come first.",
