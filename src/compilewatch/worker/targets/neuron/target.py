@@ -45,6 +45,8 @@ class NeuronTarget(CompileTarget):
         )
 
     def unable(self) -> str | None:
+        if self._route is not None and self._route.forecast:
+            return "a forecast, not a verdict: torch-mlir without TorchNeuron (docs/neuron.md)"
         if self._route is not None and self._route.name == "archive":
             return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
         return self.missing()
