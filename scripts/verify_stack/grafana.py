@@ -23,7 +23,6 @@ MAY_BE_EMPTY: Mapping[tuple[str, str], str] = {
     ("compilewatch-profiles", "Slower models"): "no earlier profile to compare with",
     ("compilewatch-profiles", "Worth fixing first"): "the profiled model has no graph breaks",
     ("compilewatch-targets", "Neuron failures by class"): "Neuron does not run",
-    ("compilewatch-targets", "XLA fallbacks and expected Neuron failures"): "XLA does not run",
 }
 """Panels, by the dashboard's uid and the panel's title, that may be empty after the sweep."""
 

@@ -91,7 +91,7 @@ def request_key(
     """
     target_options = msgspec.structs.asdict(request.target)
     del target_options["environment"]
-    target_options["device"] = request.device
+    target_options["device"] = request.device or catalogue.declared(request.target.device)
     return records.digest(
         {
             "build": _build_identity(request.model),

@@ -32,13 +32,13 @@ from compilewatch.worker.device import subjects
 from compilewatch.worker.model import resolve as models
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import FakeUnsupportedError
+from compilewatch.worker.targets import CompileTarget, FakeUnsupportedError
 from tests import chaos, factories
 
 pytestmark = pytest.mark.torch
 
 
-class StubTarget:
+class StubTarget(CompileTarget):
     """Answers with what a test puts in; `subjects` is what it was given."""
 
     name = "stub"
@@ -356,9 +356,10 @@ def test_a_model_moves_to_a_real_device_after_its_inputs_are_made(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     missing = ask(tier=Tier.REAL, asked=Tier.REAL, **fields).result
     assert missing.status is Status.UNSUPPORTED
-    assert "need a CUDA device" in missing.detail
+    assert "need the device" in missing.detail
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(subjects, "torch_device", lambda _: torch.device("meta"))
+    meta = torch.device("meta")
+    monkeypatch.setattr(phases, "on_device", lambda subject, _: subjects.on_device(subject, meta))
     monkeypatch.setattr(phases, "_call_once", lambda _: None)  # a meta tensor has no values
     result = ask(tier=Tier.REAL, asked=Tier.REAL, **fields).result
     assert result.status is Status.PASS, result.detail

@@ -83,7 +83,8 @@ def answer(request: Request, folder: Path) -> None:
 def main() -> None:
     from compilewatch.worker.process.warmup import warm_up
 
-    warm_up(sys.argv[1:])
+    # A backward in a fork of a process that has compiled may end it; TorchNeuron is never forked.
+    warm_up(sys.argv[1:], single="neuron" in sys.argv)
     for line in sys.stdin:
         folder, variables, encoded = line.split("\t")
         request = msgspec.json.decode(encoded, type=Request)

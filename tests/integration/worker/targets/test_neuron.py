@@ -130,7 +130,8 @@ def test_a_product_that_cannot_work_is_said(
     install()
     assert "PyPI's placeholders" in str(target.NeuronTarget().missing())
     install(torch_mlir="20261001")  # a forecast does without AWS's packages
-    assert target.NeuronTarget().unable() is None
+    assert target.NeuronTarget().missing() is None
+    assert str(target.NeuronTarget().unable()).startswith("a forecast, not a verdict")
 
 
 def test_a_model_is_compiled_ahead_of_time(
