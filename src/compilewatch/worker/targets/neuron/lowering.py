@@ -356,8 +356,8 @@ class _Forecast:
             entry.name: f"{entry.name} ({entry.file}:{entry.line})" if entry.file else entry.name
             for entry in reversed(lacking)
         }
-        size = sum(graph.stablehlo_bytes or 0 for graph in self._graphs) / 2**20
-        words = [f"graphs {len(self._graphs)}, StableHLO {size:.2g} MiB"]
+        size = sum(graph.stablehlo_bytes or 0 for graph in self._graphs) / 1024
+        words = [f"graphs {len(self._graphs)}, StableHLO {size:,.0f} KiB"]
         if lacking:
             words = [f"no lowering: {', '.join(places.values())}"]
         words += self._problems[:1]
