@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import resource
 import select
 import signal
 import sys
@@ -77,6 +78,22 @@ def die_with(parent: int) -> None:
         LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died between the fork and the call
             os._exit(0)
+
+
+def limit(kind: int, most: int) -> None:
+    """Lower a soft limit of this process, such as `resource.RLIMIT_DATA`."""
+    _, hard = resource.getrlimit(kind)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(kind, (most, hard))
+
+
+def mapped_bytes() -> int:
+    """Return the size of this process's private mappings, which RLIMIT_DATA counts."""
+    try:
+        data_pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except OSError:
+        return 4 * 2**30
+    return data_pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def in_fork(

@@ -175,10 +175,9 @@ def _limit_resources(memory_limit_bytes: int) -> None:
     private mappings whether they are touched or not, so this limit allows for mappings that stay
     empty: those of the server, and twice the limit of the request.
     """
-    limit = _mapped_bytes() + 2 * memory_limit_bytes
-    _lower(resource.RLIMIT_DATA, limit)
-    _lower(resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)
-    _lower(resource.RLIMIT_CORE, 0)
+    forked.limit(resource.RLIMIT_DATA, forked.mapped_bytes() + 2 * memory_limit_bytes)
+    forked.limit(resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)
+    forked.limit(resource.RLIMIT_CORE, 0)
     # If the machine runs out of memory, the kernel should kill a child, not the server or parent.
     adjustment = Path("/proc/self/oom_score_adj")
     if adjustment.exists():
@@ -206,20 +205,6 @@ def _keep_freed_memory() -> None:
     if forked.LIBC is not None and hasattr(forked.LIBC, "mallopt"):
         forked.LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGEST_INT)
         forked.LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGEST_INT)
-
-
-def _lower(kind: int, limit: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    if hard == resource.RLIM_INFINITY or limit < hard:
-        resource.setrlimit(kind, (limit, hard))
-
-
-def _mapped_bytes() -> int:
-    try:
-        data_pages = int(Path("/proc/self/statm").read_text().split()[5])
-    except OSError:
-        return 4 * 2**30
-    return data_pages * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ import operator
 import os
 import re
 import resource
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import torch
@@ -47,7 +49,6 @@ from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo import target as dynamo
 from compilewatch.worker.targets.neuron import decompositions
 
-ROUTE = "lowering"
 FOLDER = "stablehlo"
 
 PIPELINES = (
@@ -77,16 +78,23 @@ _INT64_MAX = 2**63 - 1
 _SLICES = (torch.ops.aten.slice.Tensor, torch.ops.aten.slice_scatter.default)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _LOCATION = re.compile(r'"(?P<file>[^"]+\.py)":(?P<line>\d+)')
-_Value = TypeVar("_Value")
 _Identity = tuple[str, str]
 """The name of an operator and its types: equal ones lower alike."""
-_Rejection = tuple[str, str]
-"""The stage that rejects something, and the compiler's message; both "" if none does."""
+_Lowered = tuple[str, str, int | None, float | None]
+"""The stage that rejects a graph and the compiler's message, both "" if none does; the bytes of its
+StableHLO; and the seconds that it took, if that did not end the process."""
 
-_Found = tuple[
-    list[NeuronGraph], list[tuple[_Identity, NeuronOperator]], list[str], list[NeuronFailure]
-]
-"""What is known of all graphs so far."""
+
+class _Known(msgspec.Struct):
+    """What is known of all graphs so far: operators that were lowered alone, and what went wrong.
+
+    Of problems, and of failures of neuronx-cc, only the first is kept.
+    """
+
+    graphs: list[NeuronGraph] = []
+    operators: dict[_Identity, NeuronOperator] = {}
+    problem: str = ""
+    failure: NeuronFailure | None = None
 
 
 class LoweringError(Exception):
@@ -135,11 +143,7 @@ class _Forecast:
         self._family = subject.request.target.backend or subject.request.device.name
         self._folder = subject.artifacts / FOLDER
         self._folder.mkdir(exist_ok=True)
-        self._graphs: list[NeuronGraph] = []
-        self._alone: dict[_Identity, _Rejection] = {}
-        self._operators: dict[_Identity, NeuronOperator] = {}
-        self._problems: list[str] = []
-        self._rejections: list[NeuronFailure] = []
+        self._known = _Known()
         compiler = neuronx_cc.find()
         self._compiler = compiler and neuronx_cc.describe(compiler)
 
@@ -165,102 +169,80 @@ class _Forecast:
         In a fork, because autograd starts a thread for a device where it traces a backward.
         """
 
-        def found() -> _Found:
+        def traced() -> _Known:
             self._traced(*_moved(graph, inputs, self._subject))
-            return self._graphs, list(self._operators.items()), self._problems, self._rejections
+            return self._known
 
         try:
-            self._graphs, operators, self._problems, self._rejections = forked.in_fork(
-                found, _Found, limit_seconds=2 * LIMIT_SECONDS
-            )
-            self._operators = dict(operators)
+            self._known = forked.in_fork(traced, _Known, limit_seconds=2 * LIMIT_SECONDS)
         except forked.ForkEndedError as error:
-            self._graphs.append(NeuronGraph(direction="?", nodes=0, failed_stage=CRASH))
-            self._problems.append(f"AOTAutograd crashed: {error}")
+            self._known.graphs.append(NeuronGraph(direction="?", nodes=0, failed_stage=CRASH))
+            self._note_problem(f"AOTAutograd crashed: {error}")
+
+    def _note_problem(self, problem: str) -> None:
+        self._known.problem = self._known.problem or problem
 
     def _lower(self, direction: str, module: GraphModule) -> None:
-        """Lower one graph, and find the operators for which it fails."""
+        """Lower one graph; then compile it, or find the operators for which it fails."""
         began = time.monotonic()
         module = GraphModule(module, _prepared(module))
         calls = [node for node in module.graph.nodes if _is_operator(node)]
-        seconds = {"passes": round(time.monotonic() - began, 3)}
-        graph = NeuronGraph(direction=direction, nodes=len(calls), seconds=seconds)
-        graph, message = self._attempt(graph, module)
-        if graph.failed_stage is not None:
+        seconds: dict[str, float | None] = {"passes": round(time.monotonic() - began, 3)}
+        file = self._folder / f"graph_{len(self._known.graphs):03}_{direction}.mlir"
+        most_bytes = KEPT_BYTES * self._subject.request.keep_artifacts
+        if self._compiler:
+            most_bytes = sys.maxsize
+        (lowered,) = self._in_forks(lambda module: _lowered(module, file, most_bytes), [module])
+        stage, message, size, seconds["lower"] = lowered
+        neff_bytes = None
+        if stage:
             self._look_at_each(calls)
-            without = [node for node in calls if self._alone[_identity(node)][0]]
+            without = [node for node in calls if self._known.operators[_identity(node)].stage]
             if without:
-                rest, message = self._attempt(graph, module, without)
-                graph = rest if all(map(decompositions.handled_by, without)) else graph
+                all_handled = all(map(decompositions.handled_by, without))
+                _take_out(module.graph, without)
+                (rest,) = self._in_forks(_lowered, [module])
+                message = rest[1]
+                if all_handled:
+                    stage, _, size, seconds["lower"] = rest
             if message:
-                self._problems.append(f"the {direction} graph does not lower: {message}")
+                self._note_problem(f"the {direction} graph does not lower: {message}")
         elif self._compiler:
-            graph = self._compiled(graph, self._compiler)
-        self._graphs.append(graph)
-
-    def _path(self, direction: str) -> Path:
-        return self._folder / f"graph_{len(self._graphs):03}_{direction}.mlir"
-
-    def _attempt(
-        self, graph: NeuronGraph, module: GraphModule, without: Sequence[Node] = ()
-    ) -> tuple[NeuronGraph, str]:
-        """Lower a graph without some operators; return it with its result, and a message or ""."""
-
-        def lower() -> tuple[NeuronGraph, str]:
-            began = time.monotonic()
-            _take_out(module.graph, without)
-            stage, message, size = None, "", None
-            try:
-                written = to_stablehlo(module)
-            except LoweringError as error:
-                stage, message = error.stage, str(error)
-            else:
-                size = len(written)
-                keep = self._subject.request.keep_artifacts and size <= KEPT_BYTES
-                if not without and (keep or self._compiler):
-                    self._path(graph.direction).write_bytes(written)
-            seconds = graph.seconds | {"lower": round(time.monotonic() - began, 3)}
-            lowered = msgspec.structs.replace(
-                graph, seconds=seconds, stablehlo_bytes=size, failed_stage=stage
+            detail = self._compiled(file, self._compiler)
+            seconds["compile"] = round(detail.compile_seconds or 0.0, 3)
+            neff_bytes = detail.neff_bytes
+            if detail.failure is not None:
+                stage = "neff"
+                self._known.failure = self._known.failure or detail.failure
+                self._note_problem(neuronx_cc.described(detail))
+        self._known.graphs.append(
+            NeuronGraph(
+                direction=direction,
+                nodes=len(calls),
+                seconds={name: taken for name, taken in seconds.items() if taken is not None},
+                stablehlo_bytes=size,
+                neff_bytes=neff_bytes,
+                failed_stage=stage or None,
             )
-            return lowered, message
+        )
 
-        try:
-            return self._limited(lower, tuple[NeuronGraph, str])
-        except LoweringError as ended:
-            return msgspec.structs.replace(graph, failed_stage=ended.stage), str(ended)
-
-    def _compiled(self, graph: NeuronGraph, compiler: neuronx_cc.Compiler) -> NeuronGraph:
+    def _compiled(self, module: Path, compiler: neuronx_cc.Compiler) -> NeuronDetail:
         """Compile a lowered graph with the flags of TorchNeuron."""
-        module = self._path(graph.direction)
-        flags = (*("--framework", "XLA", "--target", self._family), *TORCH_NEURON_FLAGS)
-        detail = neuronx_cc.compile_module(
-            compiler, module, module.with_suffix(""), target=self._family, flags=flags
-        )
-        if detail.failure is not None:
-            self._rejections.append(detail.failure)
-            self._problems.append(neuronx_cc.described(detail))
-        return msgspec.structs.replace(
-            graph,
-            seconds=graph.seconds | {"compile": round(detail.compile_seconds or 0.0, 3)},
-            neff_bytes=detail.neff_bytes,
-            failed_stage="neff" if detail.failure is not None else None,
-        )
+        flags = ("--framework", "XLA", "--target", self._family, *TORCH_NEURON_FLAGS)
+        folder = module.with_suffix("")
+        return neuronx_cc.compile_module(compiler, module, folder, target=self._family, flags=flags)
 
-    def _look_at_each(self, nodes: Iterable[Node]) -> None:
-        """Lower each operator alone that was not yet, and count those that do not lower."""
-        nodes = list(nodes)
-        new = {_identity(node): node for node in nodes if _identity(node) not in self._alone}
-        self._alone |= zip(new, self._lowered_alone(list(new.values())), strict=True)
-        for node in nodes:
-            identity = _identity(node)
-            stage, message = self._alone[identity]
-            if not stage:
-                continue
+    def _look_at_each(self, nodes: list[Node]) -> None:
+        """Lower each operator alone that was not yet, and count the calls of all."""
+        operators, counts = self._known.operators, Counter(map(_identity, nodes))
+        firsts = {_identity(node): node for node in reversed(nodes)}
+        new = {identity: firsts[identity] for identity in counts if identity not in operators}
+        results = self._in_forks(lambda node: _lowered(alone(node)), list(new.values()))
+        for ((name, types), node), (stage, message, *_) in zip(new.items(), results, strict=True):
             file, line = _place(node)
-            known = self._operators.get(identity) or NeuronOperator(
-                name=identity[0],
-                types=identity[1],
+            operators[name, types] = NeuronOperator(
+                name=name,
+                types=types,
                 occurrences=0,
                 stage=stage,
                 message=message,
@@ -268,61 +250,50 @@ class _Forecast:
                 line=line,
                 handled_by=decompositions.handled_by(node),
             )
-            more = msgspec.structs.replace(known, occurrences=known.occurrences + 1)
-            self._operators[identity] = more
+        for identity, count in counts.items():
+            known = operators[identity]
+            more = msgspec.structs.replace(known, occurrences=known.occurrences + count)
+            operators[identity] = more
 
-    def _lowered_alone(self, nodes: list[Node]) -> list[_Rejection]:
-        """Lower operators, each in a module of its own; one that ends the process is one result."""
-        results: list[_Rejection] = []
-        file = self._folder / "operators.jsonl"
+    def _in_forks(self, lower: Callable[[Any], _Lowered], values: Sequence[Any]) -> list[_Lowered]:
+        """Lower each value in limited forks; what ends a fork is the result of the value."""
+        results: list[_Lowered] = []
+        lines, log = self._folder / "lowered.jsonl", self._folder / "stderr.txt"
 
         def lower_the_rest() -> None:
-            with file.open("wb", buffering=0) as stream:
-                for node in nodes[len(results) :]:
-                    stream.write(msgspec.json.encode(_rejection(node)) + b"\n")
-
-        while len(results) < len(nodes):
-            ended: list[_Rejection] = []
-            try:
-                self._limited(lower_the_rest, type(None))
-            except LoweringError as error:
-                ended = [(error.stage, str(error))]
-            results += msgspec.json.Decoder(_Rejection).decode_lines(file.read_bytes())
-            results += ended
-        file.unlink()
-        return results
-
-    def _limited(self, function: Callable[[], _Value], kind: Any) -> _Value:
-        """Call a function in a limited fork. Raises LoweringError if that ends it."""
-        log = self._folder / "stderr.txt"
-
-        def inside() -> _Value:
             with log.open("wb") as file:
                 os.dup2(file.fileno(), 2)  # what ends a process of C++ says why there
-            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
-            mapped = pages * os.sysconf("SC_PAGE_SIZE")
-            limit = mapped + self._subject.request.memory_limit_bytes // 2
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-            with _disable_current_modes():
-                return function()
+            most = forked.mapped_bytes() + self._subject.request.memory_limit_bytes // 2
+            forked.limit(resource.RLIMIT_DATA, most)
+            with _disable_current_modes(), lines.open("wb", buffering=0) as stream:
+                for value in values[len(results) :]:
+                    stream.write(msgspec.json.encode(lower(value)) + b"\n")
 
-        try:
-            return forked.in_fork(inside, kind, limit_seconds=LIMIT_SECONDS)
-        except forked.ForkEndedError as error:
-            stage = MEMORY if "std::bad_alloc" in tail(log, 4096) else CRASH
-            raise LoweringError(stage, f"lowering crashed: {error}") from None
-        except RecordedError as error:
-            if error.record.code != "out_of_memory":
-                raise
-            raise LoweringError(MEMORY, f"lowering crashed: {error.line}") from None
-        finally:
-            log.unlink(missing_ok=True)
+        while len(results) < len(values):
+            stage, reason = "", ""
+            try:
+                forked.in_fork(lower_the_rest, type(None), limit_seconds=LIMIT_SECONDS)
+            except forked.ForkEndedError as error:
+                stage, reason = CRASH, str(error)
+                if "std::bad_alloc" in tail(log, 4096):
+                    stage = MEMORY
+            except RecordedError as error:
+                if error.record.code != "out_of_memory":
+                    raise
+                stage, reason = MEMORY, error.line
+            results += msgspec.json.Decoder(_Lowered).decode_lines(lines.read_bytes())
+            if stage:
+                results.append((stage, f"lowering crashed: {reason}", None, None))
+        log.unlink()
+        lines.unlink()
+        return results
 
     def outcome(self, captured: records.TargetOutcome) -> records.TargetOutcome:
         """Return the forecast, given what Dynamo captured."""
-        lacking = [entry for entry in self._operators.values() if not entry.handled_by]
-        ends = {graph.failed_stage for graph in self._graphs} - {None}
+        known = self._known
+        rejected = tuple(entry for entry in known.operators.values() if entry.stage)
+        lacking = [entry for entry in rejected if not entry.handled_by]
+        ends = {graph.failed_stage for graph in known.graphs} - {None}
         stage = ("neff" if ends == {"neff"} else "lower") if ends else None
         if captured.error is not None:
             by_aot = captured.error.code in (graph_breaks.AOT_AUTOGRAD, "backend_error")
@@ -331,44 +302,55 @@ class _Forecast:
         ends |= {entry.stage for entry in lacking}
         if stage == "lower" and ends <= {CRASH, MEMORY}:
             status = Status.OOM if MEMORY in ends else Status.CRASHED
+        places = {
+            entry.name: f"{entry.name} ({entry.file}:{entry.line})" if entry.file else entry.name
+            for entry in reversed(lacking)
+        }
+        handled = dict.fromkeys(entry.name for entry in rejected if entry.handled_by)
+        size = sum(graph.stablehlo_bytes or 0 for graph in known.graphs) / 1024
+        lowered = f"graphs {len(known.graphs)}, StableHLO {size:,.0f} KiB"
+        words = (
+            f"no lowering: {', '.join(places.values())}" if lacking else lowered,
+            known.problem,
+            f"without {', '.join(handled)}, which TorchNeuron replaces itself" if handled else "",
+            f"breaks {captured.graph_breaks}" if captured.graph_breaks else "",
+            "captured with values on the CPU, then moved to the device"
+            if self._subject.fake_mode is None
+            else "",
+        )
         kept = sorted(path.name for path in self._folder.glob("*.mlir"))
         return msgspec.structs.replace(
             captured,
             status=status,
-            detail=captured.detail if captured.error else self._words(captured, lacking),
+            detail=captured.detail if captured.error else "; ".join(filter(None, words)),
             details=NeuronDetail(
                 target=self._family,
-                route=ROUTE,
+                route="lowering",
                 compiler_version=self._compiler.version if self._compiler else None,
                 flags=TORCH_NEURON_FLAGS if self._compiler else (),
-                failure=self._rejections[0] if self._rejections else None,
+                failure=known.failure,
                 compiled=self._compiler is not None and stage is None,
-                graphs=tuple(self._graphs),
-                operators=tuple(self._operators.values()),
+                graphs=tuple(known.graphs),
+                operators=rejected,
                 failed_stage=stage,
                 lowering_version=metadata.version("torch-mlir"),
             ),
             artifacts=(*captured.artifacts, *(f"{FOLDER}/{name}" for name in kept)),
         )
 
-    def _words(self, captured: records.TargetOutcome, lacking: list[NeuronOperator]) -> str:
-        places = {
-            entry.name: f"{entry.name} ({entry.file}:{entry.line})" if entry.file else entry.name
-            for entry in reversed(lacking)
-        }
-        size = sum(graph.stablehlo_bytes or 0 for graph in self._graphs) / 1024
-        words = [f"graphs {len(self._graphs)}, StableHLO {size:,.0f} KiB"]
-        if lacking:
-            words = [f"no lowering: {', '.join(places.values())}"]
-        words += self._problems[:1]
-        handled = dict.fromkeys(e.name for e in self._operators.values() if e.handled_by)
-        if handled:
-            words.append(f"without {', '.join(handled)}, which TorchNeuron replaces itself")
-        if captured.graph_breaks:
-            words.append(f"breaks {captured.graph_breaks}")
-        if self._subject.fake_mode is None:
-            words.append("captured with values on the CPU, then moved to the device")
-        return "; ".join(words)
+
+def _lowered(module: GraphModule, file: Path | None = None, most_bytes: int = 0) -> _Lowered:
+    """Lower a graph; its StableHLO is kept in a file unless it is larger than that."""
+    began = time.monotonic()
+    stage, message, size = "", "", None
+    try:
+        written = to_stablehlo(module)
+        size = len(written)
+        if file is not None and size <= most_bytes:
+            file.write_bytes(written)
+    except LoweringError as error:
+        stage, message = error.stage, str(error)
+    return stage, message, size, round(time.monotonic() - began, 3)
 
 
 def to_stablehlo(module: GraphModule) -> bytes:
@@ -403,15 +385,6 @@ def _message(error: Any) -> str:
     return one_line(error, limit=500)
 
 
-def _rejection(node: Node) -> _Rejection:
-    """Lower the operator of a node alone: a graph with its inputs as arguments."""
-    try:
-        to_stablehlo(alone(node))
-    except LoweringError as error:
-        return error.stage, str(error)
-    return "", ""
-
-
 def alone(node: Node) -> GraphModule:
     """Return a graph of one operator, with each tensor that it gets as an argument."""
     graph, arguments = Graph(), {}
@@ -422,16 +395,14 @@ def alone(node: Node) -> GraphModule:
             arguments[source] = graph.get_attr(str(source.target))
         arguments[source].meta = dict(source.meta)
     copied = graph.node_copy(node, arguments.__getitem__)
-    value = node.meta.get("val")
+    results, value = [copied], node.meta.get("val")
     if isinstance(value, list | tuple):
-        parts = []
+        results = []
         for index, part in enumerate(value):
             if isinstance(part, Tensor):
-                parts.append(graph.call_function(operator.getitem, (copied, index)))
-                parts[-1].meta = {"val": part}
-        graph.output(tuple(parts))
-    else:
-        graph.output((copied,))
+                results.append(graph.call_function(operator.getitem, (copied, index)))
+                results[-1].meta = {"val": part}
+    graph.output(tuple(results))
     return GraphModule(node.graph.owning_module, graph)
 
 
