@@ -623,22 +623,20 @@ class HloParameters(Versioned, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
 
 
-class NeuronRejection(Record, frozen=True, kw_only=True):
-    """Why neuronx-cc rejects an operator, as `source` (a URL) documents it for the SDK `sdk`."""
-
-    reason: str
-    source: str
-    sdk: str
-
-
-class NeuronConcern(NeuronRejection, frozen=True, kw_only=True):
+class NeuronConcern(Record, frozen=True, kw_only=True):
     """An operator of a captured graph that neuronx-cc is documented to reject.
 
     A prediction from `data/neuron_operators.toml`, never a verdict: no Neuron compiler ran.
+    `operator` is torch's (`aten::sort`), an opcode of HLO or an element type (`C64`). `source` is
+    the URL that gave the reason at the `date`, for the SDK `sdk`.
     """
 
     operator: str
-    count: int
+    count: int = 0
+    reason: str
+    source: str
+    sdk: str
+    date: str = ""
 
 
 class OpenXla(WhyRejected, frozen=True, kw_only=True):
@@ -680,23 +678,15 @@ class XlaDetail(Record, frozen=True, kw_only=True, tag="xla"):
 
 
 class NeffHeader(Record, frozen=True, kw_only=True):
-    """The header of a NEFF, the executable of a NeuronCore, as the compiler wrote it.
+    """The header of a NEFF, the executable of a NeuronCore, as the compiler `build` wrote it.
 
-    `cores` is the number of NeuronCores it was built for; `hash` and `uuid` are hexadecimal.
+    `cores` is the number of NeuronCores it was built for.
     """
 
     package_version: int
-    header_bytes: int
-    data_bytes: int
     version: str
     build: str
     cores: int
-    requested_cores: int
-    hash: str
-    uuid: str
-    name: str
-    feature_bits: int
-    logical_core_size: int
 
 
 class NeuronFailure(Record, frozen=True, kw_only=True):

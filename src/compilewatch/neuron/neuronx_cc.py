@@ -135,9 +135,10 @@ def _signal(exit_status: int | None) -> signal.Signals | None:
 
 # --- NEFF files -----------------------------------------------------------------------------------
 
-HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468s")
-"""Neuron SDK 2.32, `neuron-runtime/explore/work-with-neff-files.rst`: 1024 bytes before a tarball,
-of which the last 468 are reserved. A file has exactly `header_bytes` + `data_bytes`."""
+HEADER = struct.Struct("<5Q128sI")
+HEADER_BYTES = 1024
+"""Neuron SDK 2.32, `neuron-runtime/explore/work-with-neff-files.rst`: the first of 1024 bytes
+before a tarball. A file has exactly as many bytes as its second and third number say."""
 
 
 class NeffError(ValueError):
@@ -149,37 +150,22 @@ def read_header(path: Path) -> NeffHeader | None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            raw = file.read(HEADER.size)
+            raw = file.read(HEADER_BYTES)
     except OSError:
         raise NeffError("exit status 0 and no NEFF") from None
-    if len(raw) < HEADER.size:
+    if len(raw) < HEADER_BYTES:
         raise NeffError(f"a broken NEFF: {size} bytes are less than its header")
-    (package, header, data, major, minor, build, cores, digest, uuid, name, *rest) = HEADER.unpack(
-        raw
-    )
-    requested, _per_node, features, logical, _reserved = rest
-    if header != HEADER.size:
+    package, header, data, major, minor, build, cores = HEADER.unpack_from(raw)
+    if header != HEADER_BYTES:
         return None
     if header + data > size:
         raise NeffError(f"a broken NEFF: its header says {header} + {data} bytes, it has {size}")
     return NeffHeader(
         package_version=package,
-        header_bytes=header,
-        data_bytes=data,
         version=f"{major}.{minor}",
-        build=_text(build),
+        build=build.partition(b"\0")[0].decode(errors="replace"),
         cores=cores,
-        requested_cores=requested,
-        hash=digest.hex(),
-        uuid=uuid.hex(),
-        name=_text(name),
-        feature_bits=features,
-        logical_core_size=logical,
     )
-
-
-def _text(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode(errors="replace")
 
 
 # --- compiling ------------------------------------------------------------------------------------

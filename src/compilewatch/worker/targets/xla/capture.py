@@ -51,10 +51,7 @@ from compilewatch.worker.targets import execution, numerics
 from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import call_once, capture, unmeasured_guards
 from compilewatch.worker.targets.export import operators, register_containers
-from compilewatch.worker.targets.xla.target import (
-    STABLEHLO_ARTIFACT,
-    NeuronOperators,
-)
+from compilewatch.worker.targets.xla.target import STABLEHLO_ARTIFACT, NeuronOperators
 
 HLO_ARTIFACT = "graph.hlo_module.pb"
 PARAMETERS_ARTIFACT = "graph.parameters.json"
@@ -159,12 +156,17 @@ def _lower(
     kinds = _most_frequent(kind for _, kind in counted)
     named_torch = {_OUTSIDE + name.removeprefix(_LOWERED): n for name, n in lowered.items()}
     is_valid = not outside and not ran
-    known = read_toml(NEURON_OPERATORS, NeuronOperators)
+    counts = named_torch | operators | kinds
+    rejected = read_toml(NEURON_OPERATORS, NeuronOperators).rejected
     detail = XlaDetail(
         operators=operators,
         fallbacks=outside,
         hlo=source if is_valid else None,
-        expected_to_fail_on_neuron=tuple(known.concerns(named_torch, operators, kinds)),
+        expected_to_fail_on_neuron=tuple(
+            msgspec.structs.replace(row, count=counts[row.operator])
+            for row in rejected
+            if row.operator in counts
+        ),
     )
     artifacts: tuple[str, ...] = ()
     if subject.request.keep_artifacts and is_valid:

@@ -9,11 +9,10 @@ about that compiler is recorded besides the verdict, as a prediction.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,52 +33,11 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 
-class RejectedOperator(
-    records.NeuronRejection, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
-    """One reviewed line: an operator that neuronx-cc is documented to reject, and the source.
-
-    It is named by exactly one of `torch` (`aten::sort`), `hlo` (an opcode), `element_type` (`C64`).
-    """
-
-    date: datetime.date
-    torch: str | None = None
-    hlo: str | None = None
-    element_type: str | None = None
-
-    def __post_init__(self) -> None:
-        if sum(name is not None for name in self.name) != 1:
-            raise ValueError("an operator needs one of `torch`, `hlo` and `element_type`")
-        if not self.source.startswith("https://") or not self.reason.strip():
-            raise ValueError("an operator needs a `reason` and a `source` (https://…)")
-
-    @property
-    def name(self) -> tuple[str | None, str | None, str | None]:
-        """What the line is about."""
-        return self.torch, self.hlo, self.element_type
-
-
 class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of the file."""
+    """The contents of `data/neuron_operators.toml`."""
 
     schema_version: int = records.SCHEMA_VERSION
-    operator: tuple[RejectedOperator, ...] = ()
-
-    def concerns(self, *counts: Mapping[str, int]) -> Iterator[records.NeuronConcern]:
-        """Yield the listed operators that a graph contains.
-
-        `counts` are those of its torch operators, of its HLO opcodes, and of its element types.
-        """
-        for row in self.operator:
-            for name, by_name in zip(row.name, counts, strict=True):
-                if name is not None and by_name.get(name):
-                    yield records.NeuronConcern(
-                        operator=name,
-                        count=by_name[name],
-                        reason=row.reason,
-                        source=row.source,
-                        sdk=row.sdk,
-                    )
+    rejected: tuple[records.NeuronConcern, ...] = ()
 
 
 STABLEHLO_ARTIFACT = "graph.stablehlo.mlir"
