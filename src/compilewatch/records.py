@@ -856,15 +856,97 @@ class SecondCall(Captured, frozen=True, kw_only=True):
     error: str = ""
 
 
+class RecompilationKind(StrEnum):
+    """Why Dynamo compiled a frame again.
+
+    `size_0_or_1`: a size is 0 or 1, for which torch always compiles apart. `first_static`: a size
+    that was taken as fixed, since it had not changed before. `constant`, `modulo`, `branch`: the
+    code needs a certain size, a multiple, or a range. `equal_sizes`: two sizes were equal.
+    `value`: a value that eager code computed between two graphs. `argument`: another type, rank,
+    dtype or number. `attribute`: an attribute of an object. `limit`: the limit of recompilations;
+    the frame runs in eager mode from this call on.
+    """
+
+    SIZE_0_OR_1 = "size_0_or_1"
+    FIRST_STATIC = "first_static"
+    CONSTANT = "constant"
+    MODULO = "modulo"
+    BRANCH = "branch"
+    EQUAL_SIZES = "equal_sizes"
+    VALUE = "value"
+    ARGUMENT = "argument"
+    ATTRIBUTE = "attribute"
+    LIMIT = "limit"
+    OTHER = "other"
+
+
 class Recompilation(CodePlace, frozen=True, kw_only=True):
     """A frame that Dynamo compiled again, because guards of what it had compiled did not hold.
 
     `call` is the number of the call that caused it, from 1. `guards` are Dynamo's own descriptions
-    of the guard that failed, with the values, one for each version of the frame.
+    of the guard that failed, with the values, one for each version of the frame. `kind` and the
+    rest are about the guard of the version that was compiled last: `subject` is what it is about
+    (`input_ids.0`, dimension 0 of an argument; `self.step`), and `needed_by` the line of the model
+    that needs it, None where torch alone does.
     """
 
     call: int
     guards: tuple[str, ...]
+    kind: RecompilationKind = RecompilationKind.OTHER
+    subject: str = ""
+    needed_by: StackFrame | None = None
+
+
+class DynamicDimension(Record, frozen=True, kw_only=True):
+    """A dimension that may differ, such as `input_ids.0`, within bounds; None without an upper."""
+
+    name: str
+    lower: int
+    upper: int | None
+
+
+class CompiledGraph(CodePlace, frozen=True, kw_only=True):
+    """A graph that a call compiled, of the frame at this place.
+
+    `sizes` are those of its tensors that it is for alone, `dynamic` those that may differ.
+    """
+
+    call: int
+    sizes: dict[str, int] = {}
+    dynamic: tuple[DynamicDimension, ...] = ()
+
+
+class ShapeCall(Record, frozen=True, kw_only=True):
+    """One call of a series: its sizes (`batch`, `sequence`, `x.0`), and what it met.
+
+    `served_by` are the indices of the graphs that ran, in order. `error` is that of the compiled
+    model, or of eager mode if `rejected`: then the call says nothing of the compiler.
+    """
+
+    sizes: dict[str, int]
+    compiled: int = 0
+    served_by: tuple[int, ...] = ()
+    error: str = ""
+    rejected: bool = False
+
+
+class ShapeSeries(Record, frozen=True, kw_only=True):
+    """What several calls of one model compile, in this order, beginning with nothing compiled.
+
+    `dynamic` is the argument of `torch.compile`. `limit` is the frame that has reached the limit of
+    recompilations, so that it runs in eager mode.
+    """
+
+    dynamic: bool | None
+    calls: tuple[ShapeCall, ...]
+    graphs: tuple[CompiledGraph, ...]
+    recompilations: tuple[Recompilation, ...] = ()
+    graph_breaks: int = 0
+    limit: CodePlace | None = None
+
+    @property
+    def compilations(self) -> int:
+        return len(self.graphs)
 
 
 class TensorSummary(NamedTensor, frozen=True, kw_only=True):
@@ -925,6 +1007,7 @@ class TargetOutcome(Outcome, frozen=True, kw_only=True):
     declared. `variants` are the results of all input variants if there is more than one; `variant`
     is the worst of them, which everything else is about. Everything is about the first call of a
     model that nothing has called; `second_call` is set if the next one, with equal inputs, differs.
+    `recompilations` are those of both.
     """
 
     distinct_breaks: int | None = None
@@ -935,6 +1018,7 @@ class TargetOutcome(Outcome, frozen=True, kw_only=True):
     graph_ends: tuple[int, ...] = ()
     capture: CaptureFigures | None = None
     second_call: SecondCall | None = None
+    recompilations: tuple[Recompilation, ...] = ()
     numerics: Numerics | None = None
     details: Details | None = None
     error: ErrorRecord | None = None

@@ -34,6 +34,7 @@ WORKER_OF_EXTRAS = {
     "extras.profiles": ("messages", "records", "training", "profiler", "profiling"),
     "extras.papers": (),
     "extras.fixes": ("records", "code"),
+    "extras.shapes": ("records",),
 }
 """What the worker of an extra may import of its extra, beside its own folder."""
 

@@ -29,15 +29,13 @@ _ONE_AT_A_TIME = threading.RLock()
 class CheckResult:
     """What Dynamo does with a model. `print` shows it as `compilewatch explain` does.
 
-    `result` is the complete record, as a sweep stores it. `recompilations` names what was compiled
-    again in calls after the first one, with the guards that failed; it is empty without `calls`.
+    `result` is the complete record, as a sweep stores it.
     `files` says where the files that the breaks name lie on this machine, if they were compiled in
     this process. `left` says what the check may have left in this process: it is empty where the
     model ran in a copy of it.
     """
 
     result: Result
-    recompilations: tuple[records.Recompilation, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     left: tuple[str, ...] = ()
 
@@ -50,6 +48,11 @@ class CheckResult:
     def detail(self) -> str:
         """The status in one line."""
         return self.result.detail
+
+    @property
+    def recompilations(self) -> tuple[records.Recompilation, ...]:
+        """What was compiled again, and why; without `calls`, for a second call like the first."""
+        return self.result.recompilations
 
     @property
     def breaks(self) -> tuple[records.GraphBreak, ...]:
@@ -82,24 +85,18 @@ class CheckResult:
         return self.result.second_call
 
     def to_json(self) -> str:
-        """Return the result, the recompilations and what is left as JSON."""
-        return msgspec.json.encode(
-            {
-                "result": self.result,
-                "recompilations": self.recompilations,
-                "left": self.left,
-            }
-        ).decode()
+        """Return the result and what is left as JSON."""
+        return msgspec.json.encode({"result": self.result, "left": self.left}).decode()
 
     def __str__(self) -> str:
         from compilewatch.report.terminal import check_text
 
-        return check_text(self.result, self.recompilations, self.left)
+        return check_text(self.result, self.left)
 
     def _repr_html_(self) -> str:
         from compilewatch.report.html import frame
 
-        return frame(self.result, self.recompilations, self.left)
+        return frame(self.result, self.left)
 
 
 def check(
@@ -156,7 +153,7 @@ def check(
     from compilewatch.worker.caller.evaluation import evaluate
 
     with _ONE_AT_A_TIME:
-        result, recompilations, files, left = evaluate(
+        result, files, left = evaluate(
             model,
             invocations,
             mode=records.Mode(mode),
@@ -164,8 +161,7 @@ def check(
             dynamic=dynamic,
             numerics=numerics,
         )
-    again = recompilations if calls is not None else ()
-    return CheckResult(result=result, recompilations=again, files=files, left=left)
+    return CheckResult(result=result, files=files, left=left)
 
 
 def _call(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

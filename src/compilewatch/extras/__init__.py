@@ -68,6 +68,14 @@ EXTRAS: dict[str, Extra] = {
             ),
         },
     ),
+    "shapes": Extra(
+        commands={
+            "shapes": Command(
+                "compilewatch.extras.shapes.command:command",
+                "show how often a model compiles for the sizes that it is served with, and why",
+            ),
+        },
+    ),
     "history": Extra(
         commands={
             "bisect": Command(
@@ -157,6 +165,7 @@ WORK = {
     "train": "compilewatch.extras.profiles.worker.training:train",
     "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
     "fix-regions": "compilewatch.extras.fixes.worker.evaluation:regions",
+    "shapes": "compilewatch.extras.shapes.worker.tracing:trace",
     "fix-script": "compilewatch.extras.fixes.worker.script:script",
 }
 """What a request can name instead of its target, in a worker."""

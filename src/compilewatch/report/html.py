@@ -313,23 +313,19 @@ def render(view: records.RunView) -> Iterator[tuple[str, bytes]]:
         yield name, _page(name, report)
 
 
-def frame(
-    result: records.Result,
-    recompilations: Sequence[records.Recompilation] = (),
-    left: Sequence[str] = (),
-) -> str:
+def frame(result: records.Result, left: Sequence[str] = ()) -> str:
     """One result as a frame of its own in another page, such as a notebook, without scripts."""
     page = (
         environment()
         .get_template("check.html")
         .render(
             result=result,
-            lines=list(wording.recompilation_lines(recompilations)),
+            lines=list(wording.recompilation_lines(result.recompilations)),
             left=left,
             style=Markup(resources.files(__package__).joinpath("report.css").read_text()),
         )
     )
-    height = 260 + 230 * len(result.breaks) + 60 * len(recompilations) + 30 * len(left)
+    height = 260 + 230 * len(result.breaks) + 60 * len(result.recompilations) + 30 * len(left)
     frame = '<iframe sandbox srcdoc="{}" style="width: 100%; height: {}px; border: 0"></iframe>'
     return Markup(frame).format(page, min(height, 900))
 

@@ -176,11 +176,7 @@ def model_panel(result: records.Result, *, verbose: bool = False) -> RenderableT
     return Group(*parts)
 
 
-def check_text(
-    result: records.Result,
-    recompilations: Sequence[records.Recompilation] = (),
-    left: Sequence[str] = (),
-) -> str:
+def check_text(result: records.Result, left: Sequence[str] = ()) -> str:
     """A result as `explain` prints it, but as text, with what a check adds to it.
 
     That is what was compiled again in later calls, and what is left in the process.
@@ -189,7 +185,7 @@ def check_text(
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
         console.print(model_panel(result))
-        for line in (*wording.recompilation_lines(recompilations), *left):
+        for line in (*wording.recompilation_lines(result.recompilations), *left):
             console.print(plain(line))
     return captured.get().rstrip()
 

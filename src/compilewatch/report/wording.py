@@ -285,11 +285,29 @@ def second_call_note(result: records.Result) -> str:
     return f"second call, with equal inputs: {', '.join(notes)}"
 
 
+RECOMPILATION_KINDS = {
+    records.RecompilationKind.SIZE_0_OR_1: "size 0 or 1",
+    records.RecompilationKind.FIRST_STATIC: "first seen as static",
+    records.RecompilationKind.CONSTANT: "constant of the code",
+    records.RecompilationKind.MODULO: "modulo",
+    records.RecompilationKind.BRANCH: "branch on a size",
+    records.RecompilationKind.EQUAL_SIZES: "equal sizes",
+    records.RecompilationKind.VALUE: "value of a tensor",
+    records.RecompilationKind.ARGUMENT: "type or number of an argument",
+    records.RecompilationKind.ATTRIBUTE: "attribute",
+    records.RecompilationKind.LIMIT: "recompilation limit",
+    records.RecompilationKind.OTHER: "another guard",
+}
+
+
 def recompilation_lines(recompilations: Iterable[records.Recompilation]) -> Iterator[str]:
-    """Each recompilation: the call, the frame, and each guard that failed, with its values."""
+    """Each recompilation: the call, the frame, the cause, and each guard that failed."""
     for recompilation in recompilations:
         place = f"{recompilation.file}:{recompilation.line}"
-        yield f"call {recompilation.call} compiled {recompilation.function} again, {place}"
+        cause = f"{RECOMPILATION_KINDS[recompilation.kind]} {recompilation.subject}".rstrip()
+        if (line := recompilation.needed_by) is not None:
+            cause += f", {line.file}:{line.line}: {line.text}".rstrip(": ")
+        yield f"call {recompilation.call} compiled {recompilation.function} again, {place}: {cause}"
         yield from (f"  {guard}" for guard in recompilation.guards)
 
 

@@ -97,9 +97,6 @@ class Subject:
         """Let Dynamo forget what it has compiled in this process."""
         torch._dynamo.reset()
 
-    def before_call(self, number: int) -> None:
-        """Take note that the compiled module is called for the second time, the third time …"""
-
     def can_fork(self) -> bool:
         """Whether a call can have a fork of this process: a device in use does not survive it."""
         in_use = self.request.device is not None and self.request.tier is Tier.REAL

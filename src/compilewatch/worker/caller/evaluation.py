@@ -10,7 +10,6 @@ import functools
 import gc
 import importlib
 import inspect
-import json
 import logging
 import os
 import signal
@@ -31,8 +30,6 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.utils import get_compilation_metrics
-from torch._logging import structured
-from torch._logging._internal import trace_log
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
@@ -41,24 +38,23 @@ from compilewatch import records
 from compilewatch.contract.failures import RecordedError, error_record, one_line
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import UsageError
-from compilewatch.records import Mode, Phase, Recompilation, Request, Result, Status, TargetOutcome
+from compilewatch.records import Mode, Phase, Request, Result, Status, TargetOutcome
 from compilewatch.worker import forked
 from compilewatch.worker.caller.snapshot import NOT_RESTORED, apart, kept
 from compilewatch.worker.example_inputs import summarize
 from compilewatch.worker.phases import dtype_of
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo import graph_breaks
-from compilewatch.worker.targets.dynamo.capture import writes_the_trace
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
+from compilewatch.worker.targets.dynamo.versions import Versions
 from compilewatch.worker.targets.execution import compared
 from compilewatch.worker.targets.inductor import InductorTarget
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of one call."""
 
-Evaluation = tuple[Result, tuple[Recompilation, ...], dict[str, str], tuple[str, ...]]
-"""A result, what was compiled again, where the files that the result names lie, and what may be
-left in the process."""
+Evaluation = tuple[Result, dict[str, str], tuple[str, ...]]
+"""A result, where the files that it names lie, and what may be left in the process."""
 
 STRATEGY = "caller"
 INDUCTOR = "inductor"
@@ -71,74 +67,6 @@ _REJECTED_IN_FORKS = ("in forked subprocess", "fork-based multiprocessing")
 """In torch's messages where it cannot work in a fork: CUDA, and threads of autograd."""
 
 _Value = TypeVar("_Value")
-
-
-class Recompilations(logging.Handler):
-    """Receives the reasons. `call` is the number of the call that is being made, from 1."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.call = 1
-        self._frames: dict[str, dict[str, Any]] = {}
-        self._reasons: dict[str, tuple[int, tuple[str, ...]]] = {}
-        self._of_fork: tuple[Recompilation, ...] | None = None
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        trace_log.addHandler(self)
-        try:
-            yield
-        finally:
-            trace_log.removeHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if writes_the_trace():
-            return
-        metadata: dict[str, Any] = getattr(record, "metadata", {})
-        compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
-        if "dynamo_start" in metadata:
-            self._frames[compile_id] = metadata["dynamo_start"]["stack"][-1]
-        elif metadata.get("artifact", {}).get("name") == "recompile_reasons":
-            payload = str(getattr(record, "payload", ""))
-            reasons = json.loads(payload) if payload.startswith("[") else [payload]  # if several
-            # The first evaluation counts: others give their frames the same numbers.
-            self._reasons.setdefault(compile_id, (self.call, tuple(map(_guard, reasons))))
-
-    def take(self, of_fork: tuple[Recompilation, ...]) -> None:
-        """Take over what the first evaluation has received in a fork."""
-        if self._of_fork is None:
-            self._of_fork = of_fork
-
-    def reasons(self) -> tuple[Recompilation, ...]:
-        """Return what was compiled again, in order."""
-        if self._of_fork is not None:
-            return self._of_fork
-        files = {number: name for name, number in structured.INTERN_TABLE.items()}
-        recompilations = []
-        for compile_id, (call, guards) in self._reasons.items():
-            frame = self._frames.get(compile_id)
-            if frame is None:
-                continue
-            file = frame["filename"]
-            name = files.get(file, str(file))
-            place = graph_breaks.stack_frame(name, frame["line"], frame["name"])
-            recompilations.append(
-                Recompilation(
-                    call=call,
-                    function=place.function,
-                    file=place.file,
-                    line=place.line,
-                    guards=guards,
-                )
-            )
-        return tuple(recompilations)
-
-
-def _guard(reason: str) -> str:
-    """Return Dynamo's description of a guard in one line, without the stack behind it."""
-    text = graph_breaks.portable_text(reason.partition("\nUser stack trace:")[0])
-    code, mark, place = text.partition("  # ")
-    return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(text.split())
 
 
 def hindrance(tensors: list[torch.Tensor]) -> str:
@@ -175,11 +103,6 @@ def _start_autograd() -> None:
 class CallerSubject(Subject):
     """A model in a copy of its owner's process; each evaluation has a copy of that one."""
 
-    recompilations: Recompilations
-
-    def before_call(self, number: int) -> None:
-        self.recompilations.call = number
-
     def can_fork(self) -> bool:
         """Always: where the caller set a number of threads, torch starts an idle one in the copy.
 
@@ -188,14 +111,12 @@ class CallerSubject(Subject):
         return True
 
     def in_fork(self, function: Callable[[Subject], _Value], kind: Any, **options: Any) -> _Value:
-        """Call `function` in a fork, and take over what it has learnt about frames."""
+        """Call `function` in a fork, and take over what it has learnt about files."""
 
-        def call(subject: Subject) -> tuple[_Value, tuple[Recompilation, ...], dict[str, str]]:
-            return function(subject), self.recompilations.reasons(), graph_breaks.PATHS
+        def call(subject: Subject) -> tuple[_Value, dict[str, str]]:
+            return function(subject), graph_breaks.PATHS
 
-        kinds = tuple[kind, tuple[Recompilation, ...], dict[str, str]]
-        value, again, paths = super().in_fork(call, kinds, **options)
-        self.recompilations.take(again)
+        value, paths = super().in_fork(call, tuple[kind, dict[str, str]], **options)
         graph_breaks.PATHS.update(paths)
         return value
 
@@ -261,7 +182,6 @@ def evaluate(
         artifacts=Path(),
         enter=phases.append,
         later=tuple(later) or None,
-        recompilations=Recompilations(),
     )
     reason = hindrance(_tensors(module, [(one.args, one.kwargs) for one in (first, *later)]))
     if not reason:
@@ -280,7 +200,7 @@ def evaluate(
             if not error.late:
                 detail = f"the model ended its process with {error.how}"
                 outcome = TargetOutcome(status=Status.CRASHED, detail=detail)
-                return _result(subject, Phase.COMPILE, outcome), (), {}, ()
+                return _result(subject, Phase.COMPILE, outcome), {}, ()
             reason = str(error)
         except OSError as error:
             reason = str(error)
@@ -294,7 +214,7 @@ def evaluate(
     left = {f"evaluated in this process, since {reason}: {NOT_RESTORED}": None}
     with apart() as forgotten:
         shared = SharedSubject(**vars(subject), forgotten=forgotten, left=left)
-        return *_evaluation(shared, phases, numerics=numerics)[:3], tuple(left)
+        return *_evaluation(shared, phases, numerics=numerics)[:2], tuple(left)
 
 
 def _in_copy(
@@ -326,14 +246,13 @@ def _evaluation(subject: CallerSubject, phases: list[Phase], *, numerics: bool) 
     backend = subject.request.target.backend
     with (
         _quiet(),
-        subject.recompilations.listening(),
         torch._dynamo.config.patch(error_on_recompile=False),
     ):
         outcome = _outcome(subject)
         if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
             outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
     result = _result(subject, phases[-1], outcome)
-    return result, subject.recompilations.reasons(), dict(graph_breaks.PATHS), ()
+    return result, dict(graph_breaks.PATHS), ()
 
 
 def _result(subject: CallerSubject, phase: Phase, outcome: TargetOutcome) -> Result:
@@ -534,7 +453,7 @@ def _quiet() -> Iterator[None]:
         for logger in loggers
         if isinstance(logger, logging.Logger) and logger.name.partition(".")[0] == "torch"
         for handler in logger.handlers
-        if not isinstance(handler, Recompilations)
+        if not isinstance(handler, Versions)
     ]
     for handler in handlers:
         handler.addFilter(passes)

@@ -57,8 +57,8 @@ def judged(
             breaks=breaks,
             capture=records.CaptureFigures(operators_captured=3, operators_eager=1),
             fullgraph=records.FullgraphVerdict(accepted=not breaks, reason="no\nbecause"),
+            recompilations=(once,) * again,
         ),
-        recompilations=(once,) * again,
         files={"net.py": str(root / "net.py"), "timm/a.py": "/site-packages/timm/a.py"},
     )
     command = "pytest 'tests/t.py::a b'"
@@ -159,7 +159,8 @@ def test_other_rules_fail_in_lines_of_their_own(root: Path) -> None:
     rules: dict[str, Any] = {"recompilations": 1, "captured_share": 0.8, "fullgraph": True}
     problems = judged(root, broken("timm/a.py"), again=2, **rules).problems
     assert problems[0] == "2 recompilations, 1 accepted:"
-    assert problems[1:3] == ("  call 2 compiled forward again, net.py:2", "    0/0: x")
+    again = "  call 2 compiled forward again, net.py:2: another guard"
+    assert problems[1:3] == (again, "    0/0: x")
     assert "captured share 75.0%, at least 80.0% wanted" in problems
     assert "fullgraph=True rejects it: no" in problems
     assert judged(root, again=1, recompilations=1).problems == ()

@@ -7,7 +7,6 @@ model is called on: `Eager`, `Inductor`, `Xla`.
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import msgspec
 import torch
 import torch._dynamo
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from compilewatch import records
 from compilewatch.contract.failures import error_record, one_line
@@ -26,8 +24,9 @@ from compilewatch.extras.profiles.messages import Prepared, Round
 from compilewatch.extras.profiles.records import BatchPoint, InferenceOptions, OpStat
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.worker.example_inputs import make_inputs, summarize
+from compilewatch.worker.example_inputs.sizes import rows_of, tokens_of, with_rows
 from compilewatch.worker.model.resolve import build_model
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.dynamo.capture import Capture, capture, unmeasured_guards
 from compilewatch.worker.targets.dynamo.target import forward_of
@@ -463,47 +462,3 @@ def _classifier(
         return classes, time.perf_counter() - began
 
     return classify
-
-
-# --- the batch of example inputs ------------------------------------------------------------------
-
-
-def rows_of(inputs: ExampleInputs) -> int | None:
-    """Return the size of the batch dimension; None if the inputs have none.
-
-    Inputs of a factory do not name their dimensions: if the first dimensions of all tensors are
-    equal, they are the batch.
-    """
-    named = {
-        inputs.kwargs[name].shape[dim]
-        for name, dims in inputs.dynamic_shapes.items()
-        for dim, label in dims.items()
-        if label == "batch" and isinstance(inputs.kwargs.get(name), torch.Tensor)
-    }
-    if not named and not inputs.dynamic_shapes:
-        leaves = tree_leaves((inputs.args, inputs.kwargs))
-        tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-        named = {tensor.shape[0] if tensor.dim() else -1 for tensor in tensors}
-    return int(named.pop()) if len(named) == 1 and -1 not in named else None
-
-
-def tokens_of(inputs: ExampleInputs) -> int | None:
-    """Return the number of tokens of a sample; None for inputs without tokens."""
-    for name in ("input_ids", "inputs_embeds", "decoder_input_ids"):
-        value = inputs.kwargs.get(name)
-        if isinstance(value, torch.Tensor) and value.dim() >= 2:
-            return int(value.shape[1])
-    return None
-
-
-def with_rows(inputs: ExampleInputs, rows: int | None, batch: int) -> ExampleInputs:
-    """Return inputs of `batch` rows: the first ones of `rows`, repeated where there are too few."""
-    picks = torch.arange(batch) % (rows or 1)
-
-    def repeated(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or tensor.shape[0] != rows:
-            return tensor
-        return tensor.index_select(0, picks.to(tensor.device))
-
-    args, kwargs = tree_map_only(torch.Tensor, repeated, (inputs.args, inputs.kwargs))
-    return replace(inputs, args=args, kwargs=kwargs)

@@ -28,10 +28,10 @@ from compilewatch.errors import CompilerError
 from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.profiler import Profiler
 from compilewatch.extras.profiles.training import Stage
-from compilewatch.extras.profiles.worker.subject import rows_of, with_rows
 from compilewatch.neuron.profiler import is_of_session
 from compilewatch.records import Phase, Request, Result, Status, TargetOutcome, Tier
 from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.example_inputs.sizes import rows_of, with_rows
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.capture import loss_of

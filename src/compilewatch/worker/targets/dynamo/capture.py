@@ -37,11 +37,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import FrameSummary
-from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
@@ -53,7 +52,7 @@ from torch._dynamo.backends.debugging import boxed_nop
 from torch._dynamo.exc import get_stack_above_dynamo
 from torch._dynamo.utils import counters
 from torch._functorch.partitioners import default_partition
-from torch._guards import CompileContext, TracingContext
+from torch._guards import TracingContext
 from torch._logging._internal import LazyTraceHandler, TorchLogsFormatter, trace_log
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -63,9 +62,11 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import causes, one_line
 from compilewatch.records import UNATTRIBUTED, CaptureFigures, GraphBreak, Mode, StackFrame
+from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.dynamo import graph_breaks
+from compilewatch.worker.targets.dynamo.versions import Versions, writes_the_trace
 
 FORWARD_OPERATORS = "forward_operators"
 """An attribute of a compiled graph that does not run its operators: their number."""
@@ -203,8 +204,6 @@ OPERATORS_KEPT = 20
 
 _BREAK_ARTIFACT = "dynamo_graph_break_reason"
 _CONVERT_FRAME_LOGGER = "torch._dynamo.convert_frame"
-_CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
-_TRACE_WRITER = "torch/_logging/"
 _GIVEN_UP = re.compile(r"WON'T CONVERT (?P<function>\S+) (?P<file>.+) line (?P<line>\d+)\s")
 """The first line of `format_error_msg` (torch/_dynamo/exc.py)."""
 
@@ -218,7 +217,8 @@ class Capture:
     the compile ids of the frames that Dynamo started to trace, `captured` those of the graphs, each
     in order; `skip_reasons` are Dynamo's reasons for frames that it skipped. `operators` counted
     what ran inside the graphs and outside of them, where counting was requested. `second` is what a
-    second call met, and `second_error` the exception that ended it.
+    second call met, and `second_error` the exception that ended it. `versions` is what both calls
+    compiled.
 
     `reports` are those of graph breaks by compile id, in order, and `broken_graphs` the compile ids
     whose graph ended in one, according to the graph. The reports are checked with torch's counters:
@@ -242,6 +242,7 @@ class Capture:
     nested_graph_breaks: bool | None = None
     second: Capture | None = None
     second_error: str = ""
+    versions: Versions = field(default_factory=Versions)
 
     def add(self, compile_id: graph_breaks.CompileId, report: graph_breaks.BreakReport) -> None:
         self.reports.setdefault(compile_id, []).append(report)
@@ -359,12 +360,13 @@ def capture(
     dynamic: bool | None,
     trace_folder: Path | None = None,
     count_operators: bool = False,
-    again: Callable[[Callable[..., Any]], None] | None = None,
+    again: Callable[[Callable[..., Any], Versions], None] | None = None,
     forget: Callable[[], None] = torch._dynamo.reset,
 ) -> Capture:
     """Compile `module` as `torch.compile(module, backend=backend)` does, and let `call` call it.
 
-    With `again`, it is called a second time in that way, and an exception then is only recorded.
+    With `again`, it is called a second time in that way, and an exception then is only recorded;
+    `again` also gets the versions, to say there which call it makes.
     `forget` lets Dynamo forget what it has compiled before.
 
     The counts are those of `torch._dynamo.explain`, which makes the same call with a backend that
@@ -372,11 +374,12 @@ def capture(
     ends with the first graph. With `trace_folder`, the structured trace is also written there, as
     with `TORCH_TRACE`. Exceptions of the compiler propagate.
     """
-    first = Capture(operators=OperatorCount() if count_operators else None)
+    versions = Versions(dynamic=dynamic)
+    first = Capture(operators=OperatorCount() if count_operators else None, versions=versions)
     current = first
 
     def recorder(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        compile_id = str(CompileContext.current_compile_id())
+        compile_id = versions.graph(graph)
         current.captured.append(compile_id)
         current.graph_ops.append(sum(node.op == "call_function" for node in graph.graph.nodes))
         reason: Any = getattr(graph, "compile_subgraph_reason", None)
@@ -394,7 +397,7 @@ def capture(
     optimized = torch._dynamo.optimize(recorder, guard_export_fn=count_guards, dynamic=dynamic)(
         module
     )
-    with _listening(first, trace_folder):
+    with versions.listening(), listening(first, trace_folder):
         first.nested_graph_breaks = getattr(torch._dynamo.config, NESTED_GRAPH_BREAKS, None)
         try:
             call(first.operators.counted(optimized) if first.operators is not None else optimized)
@@ -406,9 +409,9 @@ def capture(
         return first
     counters.clear()
     first.second = current = Capture()
-    with _listening(current):
+    with versions.listening(), listening(current):
         try:
-            again(optimized)
+            again(optimized, versions)
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             first.second_error = one_line(error)
     return first
@@ -441,7 +444,22 @@ def unmeasured_guards() -> Iterator[None]:
 
 
 @contextmanager
-def _listening(record: Capture, trace_folder: Path | None = None) -> Iterator[None]:
+def tensors(subject: Subject) -> Iterator[None]:
+    """The context in which Dynamo compiles a subject and calls it, as its request asks for."""
+    with ExitStack() as stack:
+        if subject.owns_process:
+            stack.enter_context(unmeasured_guards())
+        nested = subject.request.target.nested_graph_breaks
+        stack.enter_context(nested_graph_breaks(nested))
+        stack.enter_context(subject.tensors())
+        if subject.fake_mode is not None:
+            stack.enter_context(rejected_deepcopy())
+            stack.enter_context(values_shown())
+        yield
+
+
+@contextmanager
+def listening(record: Capture, trace_folder: Path | None = None) -> Iterator[None]:
     """Collect the structured trace and the frames that Dynamo gave up; finally read counters.
 
     With a folder, the trace is also written to a file there, with torch's own handler.
@@ -541,23 +559,6 @@ class _GiveUps(logging.Filter):
         return record.levelno >= logging.WARNING
 
 
-def writes_the_trace() -> bool:
-    """Whether the frame that Dynamo compiles now writes the structured trace.
-
-    A backward pass that is compiled between two graphs writes it there, and only because something
-    listens: to plain PyTorch, these frames do not exist.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    compiling = False
-    while frame is not None:
-        file = frame.f_code.co_filename
-        compiling = compiling or file.endswith(_CONVERT_FRAME)
-        if compiling and _TRACE_WRITER in file:
-            return True
-        frame = frame.f_back
-    return False
-
-
 def _give_up(error: BaseException, message: str) -> graph_breaks.BreakReport:
     """Return the report of a frame that failed outside the tracer; without a stack, its place."""
     return graph_breaks.BreakReport(
@@ -607,7 +608,7 @@ def loss_of(output: Any) -> torch.Tensor | None:
     return torch.stack(means).sum() if means else None
 
 
-def second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None:
+def second_call(subject: Subject) -> Callable[[Callable[..., Any], Versions], None] | None:
     """Return what follows the first call: the later calls, or one more with equal inputs.
 
     Equal inputs are copied now, because a call may change them. None if an argument holds the state
@@ -620,9 +621,9 @@ def second_call(subject: Subject) -> Callable[[Callable[..., Any]], None] | None
             return None
         inputs = (subject.copied_inputs(),)
 
-    def call(module: Callable[..., Any]) -> None:
+    def call(module: Callable[..., Any], versions: Versions) -> None:
         for number, call_inputs in enumerate(inputs, start=2):
-            subject.before_call(number)
+            versions.call = number
             call_once(replace(subject, inputs=call_inputs), module)
 
     return call

@@ -11,8 +11,6 @@ import contextlib
 import inspect
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from compilewatch.contract import processes
 from compilewatch.contract.failures import one_line
 from compilewatch.worker import targets
 from compilewatch.worker.device.subjects import on_declared_device
-from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo import failures, graph_breaks
@@ -145,7 +142,7 @@ def captured_breaks(
 
 def _capture(subject: Subject, backend: Backend, **options: Any) -> Capture:
     keep = subject.request.keep_artifacts
-    with _tensors(subject):
+    with captures.tensors(subject):
         return captures.capture(
             lambda module: call_once(subject, module),
             subject.module,
@@ -200,26 +197,13 @@ def outcome_of(
         breaks=breaks,
         capture=captured.figures,
         second_call=_second_call_facts(captured, model),
+        recompilations=captured.versions.recompilations(),
         artifacts=artifacts,
     )
 
 
 def _occurrences(breaks: tuple[records.GraphBreak, ...]) -> int:
     return sum(graph_break.occurrences for graph_break in breaks)
-
-
-@contextmanager
-def _tensors(subject: Subject) -> Iterator[None]:
-    with ExitStack() as stack:
-        if subject.owns_process:
-            stack.enter_context(captures.unmeasured_guards())
-        nested = subject.request.target.nested_graph_breaks
-        stack.enter_context(captures.nested_graph_breaks(nested))
-        stack.enter_context(subject.tensors())
-        if subject.fake_mode is not None:
-            stack.enter_context(captures.rejected_deepcopy())
-            stack.enter_context(values_shown())
-        yield
 
 
 def _second_call_facts(captured: Capture, model: records.StackFrame) -> records.SecondCall | None:
@@ -253,7 +237,7 @@ def _compile_fullgraph(subject: Subject, backend: Backend | None = None) -> _Ful
         dynamic=subject.request.target.dynamic,
     )
     try:
-        with _tensors(subject), contextlib.suppress(captures.Stopped):
+        with captures.tensors(subject), contextlib.suppress(captures.Stopped):
             subject.call(compiled)
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         failures.raise_unless_settled(subject, error, "under fullgraph: ")

@@ -37,6 +37,7 @@ from compilewatch.worker.targets import FakeUnsupportedError, execution, inducto
 from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo import failures, graph_breaks
 from compilewatch.worker.targets.dynamo.target import LOG_FOLDER, discard, outcome_of
+from compilewatch.worker.targets.dynamo.versions import Versions
 from compilewatch.worker.targets.neuron import xla
 
 _BETA = "torch_neuronx 0.1.0 (public beta), docs/environment_variables.md"
@@ -280,9 +281,9 @@ class _Evaluation:
             self.know(fallback_operators=dict(fallbacks.most_common()))
             self._note_graphs()
 
-        def second(compiled: Any) -> None:
+        def second(compiled: Any, versions: Versions) -> None:
             with preserved(self.device.module):
-                again(compiled)  # type: ignore[misc]
+                again(compiled, versions)  # type: ignore[misc]
             self.product.call("synchronize")
 
         again = captures.second_call(self.device)

@@ -1,0 +1,1 @@
+"""What needs torch: series of calls of one compiled model."""

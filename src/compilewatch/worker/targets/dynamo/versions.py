@@ -1,0 +1,296 @@
+"""The versions of each frame that Dynamo compiles, and why an earlier one did not do.
+
+The facts are Dynamo's own. Its structured trace has the guards that failed (`recompile_reasons`)
+and, for each guard on a size, the line that needs it (`guard_added_fast`;
+torch/fx/experimental/symbolic_shapes.py). A graph's inputs have their sizes: a number where the
+graph is for that size only, else a symbol of a shape environment, which knows its range.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from traceback import FrameSummary
+from types import FrameType
+from typing import Any
+
+import msgspec
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._guards import CompileContext, TracingContext
+from torch._logging import structured
+from torch._logging._internal import trace_log
+from torch.fx import GraphModule
+
+from compilewatch.records import Recompilation, RecompilationKind, StackFrame
+from compilewatch.worker.targets.dynamo import graph_breaks
+
+_CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
+_TRACE_WRITER = "torch/_logging/"
+
+_MISMATCH = re.compile(
+    r"tensor '(?P<tensor>.+?)' size mismatch at index (?P<dimension>\d+)\. "
+    r"expected (?P<expected>\d+), actual (?P<actual>\d+)"
+)
+"""The message of a guard on a tensor (torch/csrc/dynamo/guards.cpp)."""
+
+_OTHER_MISMATCH = re.compile(r"tensor '(?P<tensor>.+?)' ")
+_SIZE = re.compile(r"(?P<tensor>[\w.'\[\]]+?)\.size\(\)\[(?P<dimension>\d+)\]")
+_ARGUMENT = re.compile(r"^(?:L\[')?kwargs(?:'\])?\['(\w+)'\]|^L\['(\w+)'\]")
+_FROM_EAGER = re.compile(r"\b___stack\d+|torch_dynamo_resume_in_")
+_NAME = re.compile(r"(?:___\w+\()?(?P<name>[A-Za-z_][\w.]*(?:\[[^\]]*\])*)")
+_OF_MODULE = re.compile(r"\._(parameters|buffers)\[")
+_ID = re.compile(r"(?<=_id\()([^,()]+), \d+")
+"""The address of an object or type in a guard (`___check_obj_id(f, 140…)`)."""
+
+_USER_STACK = "\nUser stack trace:"
+
+
+@dataclass
+class Version:
+    """A frame as Dynamo compiled it once.
+
+    `reasons` are Dynamo's texts of the guards of earlier versions that failed. `tensors` are the
+    sizes of the tensors that its graph takes, but for parameters and buffers: integers, or symbols
+    of the shape environment. `needs` are the lines that its guards on sizes come from, by the text
+    of the guard.
+    """
+
+    compile_id: str
+    call: int
+    frame: StackFrame
+    reasons: tuple[str, ...] = ()
+    tensors: dict[str, Any] = field(default_factory=dict)
+    needs: dict[str, StackFrame | None] = field(default_factory=dict)
+    environment: Any = None
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes that its tensors had when it was compiled."""
+        return {
+            name: size if isinstance(size, int) else int(size.node.hint)
+            for name, size in self.tensors.items()
+        }
+
+    def dynamic(self) -> dict[str, tuple[int, int | None]]:
+        """The bounds of the sizes that may differ."""
+        ranges: dict[str, tuple[int, int | None]] = {}
+        for name, size in self.tensors.items():
+            expression = None if isinstance(size, int) else self.environment.replace(size.node.expr)
+            if expression is None or expression.is_number:
+                continue
+            bounds = self.environment.bound_sympy(expression)
+            upper = bounds.upper
+            finite = upper.is_number and upper.is_finite and upper < 2**62
+            ranges[name] = (int(bounds.lower), int(upper) if finite else None)
+        return ranges
+
+    def unmet(self, sizes: dict[str, int]) -> tuple[sympy.Basic, StackFrame | None] | None:
+        """The first guard on symbols that does not hold for sizes, and the line it is from."""
+        if self.environment is None:
+            return None
+        values = {
+            symbol: sizes[name]
+            for symbol, sources in self.environment.var_to_sources.items()
+            for name in map(_dimension, sources)
+            if name in sizes
+        }
+        for guard in self.environment.guards:
+            if guard.expr.xreplace(values) == sympy.false:
+                return guard.expr, self.needs.get(str(guard.expr))
+        return None
+
+
+class Versions(logging.Handler):
+    """Receives what Dynamo compiles. `call` is the number of the call that is made, from 1."""
+
+    def __init__(self, *, dynamic: bool | None = None) -> None:
+        super().__init__(logging.DEBUG)
+        self.call = 1
+        self.compiled: dict[str, Version] = {}
+        self._dynamic = dynamic
+        self._reasons: dict[str, tuple[str, ...]] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        trace_log.addHandler(self)
+        try:
+            yield
+        finally:
+            trace_log.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if writes_the_trace():
+            return
+        metadata: dict[str, Any] = getattr(record, "metadata", {})
+        compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+        if "dynamo_start" in metadata:
+            if (frame := _place(metadata["dynamo_start"]["stack"])) is not None:
+                reasons = self._reasons.get(compile_id, ())
+                # The first evaluation counts: others give their frames the same numbers.
+                version = Version(compile_id, self.call, frame, reasons)
+                self.compiled.setdefault(compile_id, version)
+        elif metadata.get("artifact", {}).get("name") == "recompile_reasons":
+            payload = str(getattr(record, "payload", ""))
+            several = json.loads(payload) if payload.startswith("[") else [payload]
+            self._reasons.setdefault(compile_id, tuple(several))
+        elif "guard_added_fast" in metadata and compile_id in self.compiled:
+            guard = metadata["guard_added_fast"]
+            needs = self.compiled[compile_id].needs
+            needs.setdefault(guard["expr"], _place(guard.get("user_stack") or ()))
+
+    def graph(self, graph: GraphModule) -> str:
+        """Take note of the sizes of a graph's tensors; returns its compile id."""
+        compile_id = str(CompileContext.current_compile_id())
+        context, version = TracingContext.try_get(), self.compiled.get(compile_id)
+        if version is not None and context is not None and context.fake_mode is not None:
+            version.environment = context.fake_mode.shape_env
+            for node in graph.graph.find_nodes(op="placeholder"):
+                value, source = node.meta.get("example_value"), node.meta.get("grapharg")
+                if isinstance(value, torch.Tensor) and source is not None:
+                    name = argument(source_name(source.source))
+                    if _OF_MODULE.search(name):
+                        continue
+                    sizes = {f"{name}.{dim}": size for dim, size in enumerate(value.shape)}
+                    version.tensors |= sizes
+        return compile_id
+
+    def recompilations(self) -> tuple[Recompilation, ...]:
+        """Return what was compiled again, in order, each with its cause."""
+        return tuple(
+            self._recompilation(version) for version in self.compiled.values() if version.reasons
+        )
+
+    def _recompilation(self, version: Version) -> Recompilation:
+        """The cause is that of the version of the frame that was compiled last."""
+        newest, _, reason = max(
+            (reason.partition(": ") for reason in version.reasons),
+            key=lambda parts: int(parts[0].rpartition("/")[2]),
+        )
+        before = self.compiled.get(newest)
+        kind, subject, needed_by = (
+            self._cause(before, reason, version)
+            if before is not None
+            else (RecompilationKind.OTHER, "", None)
+        )
+        return Recompilation(
+            call=version.call,
+            function=version.frame.function,
+            file=version.frame.file,
+            line=version.frame.line,
+            guards=tuple(map(_guard, version.reasons)),
+            kind=kind,
+            subject=subject,
+            needed_by=needed_by,
+        )
+
+    def _cause(
+        self, before: Version, reason: str, version: Version
+    ) -> tuple[RecompilationKind, str, StackFrame | None]:
+        code = reason.partition(_USER_STACK)[0].partition("  # ")[0]
+        sizes = version.sizes()
+        if mismatch := _MISMATCH.search(code):
+            subject = f"{argument(mismatch['tensor'])}.{mismatch['dimension']}"
+            sizes[subject] = int(mismatch["actual"])
+            unmet = before.unmet(sizes)
+            if unmet is not None:  # the code has made a constant of a size that was dynamic
+                return RecompilationKind.CONSTANT, subject, unmet[1]
+            could_differ = self._dynamic or self._was_dynamic(subject, version)
+            if could_differ and {mismatch["expected"], mismatch["actual"]} & {"0", "1"}:
+                return RecompilationKind.SIZE_0_OR_1, subject, None
+            return RecompilationKind.FIRST_STATIC, subject, None
+        if named := _SIZE.search(code):
+            subject = f"{argument(named['tensor'])}.{named['dimension']}"
+            unmet = before.unmet(sizes)
+            if unmet is not None:
+                return _kind_of(unmet[0]), subject, unmet[1]
+            if sizes.get(subject, 0) < 2:
+                return RecompilationKind.SIZE_0_OR_1, subject, None
+            return RecompilationKind.EQUAL_SIZES, subject, None
+        if named := _OTHER_MISMATCH.search(code):
+            return RecompilationKind.ARGUMENT, argument(named["tensor"]), None
+        name = _NAME.match(code.strip())
+        subject = argument(name["name"]) if name is not None else ""
+        if _FROM_EAGER.search(reason):
+            return RecompilationKind.VALUE, subject, version.frame
+        attribute = "." in subject or subject == "self"
+        return (
+            RecompilationKind.ATTRIBUTE if attribute else RecompilationKind.ARGUMENT,
+            subject,
+            None,
+        )
+
+    def _was_dynamic(self, subject: str, version: Version) -> bool:
+        frame = version.compile_id.rpartition("/")[0]
+        return any(
+            subject in other.dynamic()
+            for other in self.compiled.values()
+            if other.call < version.call and other.compile_id.rpartition("/")[0] == frame
+        )
+
+
+def _kind_of(guard: sympy.Basic) -> RecompilationKind:
+    if any("Mod" in type(part).__name__ for part in sympy.preorder_traversal(guard)):
+        return RecompilationKind.MODULO
+    is_equation = isinstance(guard, sympy.Eq) and any(side.is_number for side in guard.args)
+    return RecompilationKind.CONSTANT if is_equation else RecompilationKind.BRANCH
+
+
+def _dimension(source: Any) -> str:
+    """Return the name of a dimension (`x.0`) from Dynamo's source of its size; others as theirs."""
+    named = _SIZE.match(source_name(source))
+    return f"{argument(named['tensor'])}.{named['dimension']}" if named else ""
+
+
+def source_name(source: Any) -> str:
+    """The name of a source, which is a method before torch 2.10."""
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def argument(source: str) -> str:
+    """Return the name of an argument from Dynamo's name of a source: `L['kwargs']['mask']`."""
+    return _ARGUMENT.sub(lambda match: match[1] or match[2], source)
+
+
+def _place(stack: Any) -> StackFrame | None:
+    """The innermost line of the model in a stack of the structured trace, None without one."""
+    files = {number: name for name, number in structured.INTERN_TABLE.items()}
+    frames = graph_breaks.user_stack(
+        FrameSummary(files.get(at["filename"], "?"), at["line"], at["name"], lookup_line=False)
+        for at in stack
+    )
+    if not frames:
+        return None
+    place = graph_breaks.place_of(frames)
+    text = linecache.getline(graph_breaks.PATHS.get(place.file, ""), place.line).strip()
+    return msgspec.structs.replace(place, text=text)
+
+
+def _guard(reason: str) -> str:
+    """Return Dynamo's description of a guard in one line, without the stack behind it."""
+    text = _ID.sub(r"\1", graph_breaks.portable_text(reason.partition(_USER_STACK)[0]))
+    code, mark, place = text.partition("  # ")
+    return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(text.split())
+
+
+def writes_the_trace() -> bool:
+    """Whether the frame that Dynamo compiles now writes the structured trace.
+
+    A backward pass that is compiled between two graphs writes it there, and only because something
+    listens: to plain PyTorch, these frames do not exist.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    compiling = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        compiling = compiling or file.endswith(_CONVERT_FRAME)
+        if compiling and _TRACE_WRITER in file:
+            return True
+        frame = frame.f_back
+    return False
