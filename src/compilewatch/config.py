@@ -6,7 +6,6 @@ ConfigError, which names the file (or variable) and the setting.
 
 import functools
 import os
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from msgspec import Meta
 
 from compilewatch.contract.messages import PLAIN_TORCH
 from compilewatch.errors import ConfigError, ExecutorError, did_you_mean
+from compilewatch.files import toml_table
 from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
 
 FILE = "compilewatch.toml"
@@ -358,13 +358,7 @@ def find_file(folder: Path) -> Path | None:
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the settings of a file by dotted name: `jobs`, `loki.url`."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    for name, value in values.items():
+    for name, value in toml_table(path).items():
         if (struct := SECTIONS.get(name)) is None:
             section, _, field = _dotted(name, str(path)).rpartition(".")
             if section:

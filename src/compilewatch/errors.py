@@ -15,6 +15,25 @@ class CompilewatchError(Exception):
     exit_status = 2
 
 
+class OsErrorsAs:
+    """A context in which an OSError becomes an error of ours: a text, and the system's reason.
+
+    The file is named with it, unless the text names it.
+    """
+
+    def __init__(self, kind: type[CompilewatchError], text: str) -> None:
+        self._kind, self._text = kind, text
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            file = str(error.filename or "")
+            about = "" if file in self._text else f" ({file})"
+            raise self._kind(f"{self._text}{about}: {error.strerror or error}") from None
+
+
 class UsageError(CompilewatchError):
     """The arguments are invalid, such as an impossible shard or an unknown target."""
 

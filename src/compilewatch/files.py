@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from compilewatch.errors import ConfigError, StoreError, did_you_mean
+from compilewatch.errors import ConfigError, OsErrorsAs, StoreError, did_you_mean
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Decoded = TypeVar("_Decoded")
@@ -174,18 +174,22 @@ def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
         raise
 
 
+def toml_table(path: Path) -> dict[str, Any]:
+    """Read a TOML file. Raises ConfigError that names it."""
+    try:
+        with OsErrorsAs(ConfigError, f"{path}: cannot be read"):
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
 def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
     """Read a TOML file into a msgspec struct.
 
     Raises ConfigError that names the file and the line or field, also for a `schema_version` newer
     than `version`.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    values = toml_table(path)
     written = values.get("schema_version", version)
     if isinstance(written, int) and written > version:
         raise ConfigError(
@@ -215,10 +219,8 @@ def read_json_object(path: Path, origin: str = "") -> dict[str, Any]:
 
     Raises ConfigError that names the file, or `origin` in its place.
     """
-    try:
+    with OsErrorsAs(ConfigError, f"{origin or path}: cannot be read"):
         return json_object(path.read_bytes(), origin or str(path))
-    except OSError as error:
-        raise ConfigError(f"{origin or path}: cannot be read: {error.strerror}") from None
 
 
 def json_object(data: bytes | str, origin: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from compilewatch.contract import targets as catalogue
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES, PACKAGE_ENVIRONMENTS
 from compilewatch.data import read_overrides
 from compilewatch.environments import create_command
-from compilewatch.errors import ConfigError, UsageError
+from compilewatch.errors import ConfigError, OsErrorsAs, UsageError
 from compilewatch.records import Environment, ModelSpec, Request, Result, Target
 
 # fmt: off
@@ -132,10 +132,8 @@ def _build_identity(spec: ModelSpec) -> dict[str, Any]:
 def _inputs_sha256(request: Request) -> str | None:
     """Return the digest of the file of saved inputs. Raises ConfigError if it cannot be read."""
     path = request.inputs_file
-    try:
+    with OsErrorsAs(ConfigError, f"{path}: cannot be read"):
         return path and hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _resembles(model_type: str, family: str, class_name: str) -> bool:

@@ -17,7 +17,7 @@ from compilewatch.config import Settings
 from compilewatch.contract.messages import MadeInputs, Script
 from compilewatch.contract.targets import naming_options
 from compilewatch.environments import Environments
-from compilewatch.errors import StoreError, UsageError
+from compilewatch.errors import OsErrorsAs, StoreError, UsageError
 from compilewatch.records import Depth, Request, Tier
 from compilewatch.report.terminal import console, listing, model_panel
 
@@ -26,13 +26,6 @@ def _request(flags: dict[str, Any]) -> tuple[Request, Settings]:
     """The request of a command with `options.one_request_options`."""
     names = ("model", "target", "mode", "dynamic", "inputs_file")
     return one_request(**{name: flags.pop(name) for name in names}, flags=flags)
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 @click.command("explain")
@@ -109,7 +102,8 @@ def inputs_command(
     with spinner(f"starting worker and making inputs of {request.model.name}"):
         example = call_worker(environments, "inputs", request, MadeInputs)
     if save is not None:
-        _save(Path(save), example.toml)
+        with OsErrorsAs(StoreError, f"{save} cannot be written"):
+            Path(save).write_text(example.toml)
     if as_json:
         options.print_json(example)
         return 0
@@ -193,7 +187,8 @@ def reproduce_command(
         with spinner(f"starting worker and capturing {request.model.name}"):
             script = call_worker(environments, "reproduce", request, Script).text
     if save is not None:
-        _save(Path(save), script)
+        with OsErrorsAs(StoreError, f"{save} cannot be written"):
+            Path(save).write_text(script)
         click.echo(f"Saved: {Path(save).absolute()}", err=True)
     elif not run_it:
         click.echo(script, nl=False)

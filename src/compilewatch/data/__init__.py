@@ -5,7 +5,6 @@ about the same thing, that of the project applies.
 """
 
 import datetime
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from compilewatch.errors import ConfigError
-from compilewatch.files import read_toml
+from compilewatch.files import read_toml, toml_table
 from compilewatch.records import Record
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -93,10 +92,7 @@ def read_overrides(own: Path | None) -> tuple[dict[str, Any], ...]:
     found: list[dict[str, Any]] = []
     folders = (OVERRIDES,) if own is None else (OVERRIDES, own)
     for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
-        try:
-            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("override", [])
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from None
+        entries = toml_table(path).get("override", [])
         if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise ConfigError(f"{path}: overrides are written as [[override]] tables")
         found += ({k: v for k, v in e.items() if k not in ("reason", "date")} for e in entries)

@@ -48,7 +48,7 @@ from compilewatch.environments import (
     module_command,
     package_folder,
 )
-from compilewatch.errors import InterpreterError, UsageError, did_you_mean
+from compilewatch.errors import InterpreterError, OsErrorsAs, UsageError, did_you_mean
 from compilewatch.files import lock, replace
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment
 
@@ -227,12 +227,8 @@ def _check_wheels(name: str, python: str | None) -> None:
 
 
 def _requirements(path: Path) -> str:
-    try:
+    with OsErrorsAs(InterpreterError, f"{path} cannot be read, install compilewatch again"):
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InterpreterError(
-            f"{path} cannot be read ({error.strerror}): install compilewatch again"
-        ) from None
 
 
 def _pin_of_torch(locked_file: Path) -> str:
@@ -461,12 +457,8 @@ def remove(environments: Environments, name: str) -> None:
         )
     with locked(folder):
         (folder / STAMP_FILE).unlink(missing_ok=True)  # first: nothing uses what is half deleted
-        try:
+        with OsErrorsAs(InterpreterError, f"environment {name!r}: {folder} cannot be deleted"):
             shutil.rmtree(folder)
-        except OSError as error:
-            raise InterpreterError(
-                f"environment {name!r}: {error.filename} cannot be deleted: {error.strerror}"
-            ) from None
 
 
 def sizes_of(environments: Environments, name: str) -> tuple[int, int]:
@@ -513,17 +505,13 @@ def _share(
 
     owners = (folder for folder in alike if release_in(folder, "torch") == version)
     owner = next((o for o in owners if not recipe.cuda_build or has_cuda_build(o)), None)
-    try:
+    with OsErrorsAs(InterpreterError, f"environment {name!r}: {into} cannot be filled"):
         if release_in(into, "pip") is None:
             share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
         if owner is not None and share(owner, into, ["torch"]):
             observer(f"Installing torch {version}: shared with {owner}")
         if alike and alike[0] == others[0]:
             share(alike[0], into, [package for package in recipe.packages if package != "torch"])
-    except OSError as error:
-        raise InterpreterError(
-            f"environment {name!r}: {error.filename} cannot be created: {error.strerror}"
-        ) from None
     free = shutil.disk_usage(into).free
     from_usual_index = recipe.cuda_build or "TORCH_INDEX" not in os.environ
     if from_usual_index and free < TORCH_BYTES and release_in(into, "torch") is None:
@@ -557,31 +545,27 @@ def run_step(name: str, folder: Path, command: list[str], observer: Observer) ->
     Raises InterpreterError if it fails. An exception of the observer ends the step.
     """
     lines: list[str] = []
-    try:
-        with (
-            (folder / LOG_FILE).open("a", encoding="utf-8") as log,
-            subprocess.Popen(
-                command,
-                cwd=folder,
-                env=_own_variables(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            ) as step,
-        ):
-            try:
-                for line in step.stdout or ():
-                    log.write(line)
-                    observer(line.rstrip())
-                    lines += [line.strip()] if line.strip() else []
-            except BaseException:
-                step.kill()
-                raise
-    except OSError as error:
-        raise InterpreterError(
-            f"environment {name!r}: {error.filename} cannot be used: {error.strerror}"
-        ) from None
+    with (
+        OsErrorsAs(InterpreterError, f"environment {name!r}: {folder} cannot be used"),
+        (folder / LOG_FILE).open("a", encoding="utf-8") as log,
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=_own_variables(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as step,
+    ):
+        try:
+            for line in step.stdout or ():
+                log.write(line)
+                observer(line.rstrip())
+                lines += [line.strip()] if line.strip() else []
+        except BaseException:
+            step.kill()
+            raise
     if step.returncode != 0:
         errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
         reason = errors[-1].removeprefix("ERROR: ")
@@ -679,13 +663,13 @@ def run_tool(python: Path, module: str, arguments: list[str], variables: dict[st
     It can import compilewatch, whose package is loaded as in a worker.
     """
     command = module_command(str(python), module, *arguments)
-    try:
-        with subprocess.Popen(command, env=_own_variables() | variables) as program:
-            try:
-                return program.wait()
-            except KeyboardInterrupt:
-                program.terminate()
-                program.wait()
-                return 0
-    except OSError as error:
-        raise InterpreterError(f"{python} cannot be run: {error.strerror}") from None
+    with (
+        OsErrorsAs(InterpreterError, f"{python} cannot be run"),
+        subprocess.Popen(command, env=_own_variables() | variables) as program,
+    ):
+        try:
+            return program.wait()
+        except KeyboardInterrupt:
+            program.terminate()
+            program.wait()
+            return 0

@@ -13,7 +13,7 @@ import msgspec
 
 from compilewatch.contract.messages import Lines, Ping, Ready, Report
 from compilewatch.environments import Interpreter, worker_command, worker_variables
-from compilewatch.errors import LauncherError
+from compilewatch.errors import LauncherError, OsErrorsAs
 from compilewatch.records import DeclaredDevice, Environment, Record
 
 LOG_TAIL_BYTES = 16 * 1024
@@ -135,12 +135,9 @@ class ServerProcess(Peer):
             command.append("--no-forks")
         elif device is not None:
             command += ["--declare", msgspec.json.encode(device).decode()]
-        try:
+        where = f"environment {environment!r}: {chosen.path}"
+        with OsErrorsAs(LauncherError, f"{where} cannot be started"):
             super().__init__(command, worker_variables(chosen, devices=real_device))
-        except OSError as error:
-            raise LauncherError(
-                f"environment {environment!r}: {chosen.path} cannot be started: {error.strerror}"
-            ) from None
         self._heard_at = self._started_at = time.monotonic()
         self._pinged_at: float | None = None
 

@@ -24,7 +24,7 @@ import requests
 from logging_loki.emitter import LokiEmitterV1
 
 from compilewatch.config import Settings
-from compilewatch.errors import ConfigError, SinkError, UnreachableError
+from compilewatch.errors import ConfigError, OsErrorsAs, SinkError, UnreachableError
 from compilewatch.events import LABELS, metadata_of
 from compilewatch.records import RunView
 from compilewatch.retry import TransientError, retrying, within
@@ -61,11 +61,8 @@ class LokiSink:
 
     def publish(self, view: RunView, files: RunFolder) -> str:
         path = files.path(f"logs/{view.run.id}.jsonl")
-        try:
-            with path.open("rb") as file:
-                return self.send(file)
-        except OSError as error:
-            raise SinkError(f"{path} cannot be read: {error.strerror}") from None
+        with OsErrorsAs(SinkError, f"{path} cannot be read"), path.open("rb") as file:
+            return self.send(file)
 
     def send(self, lines: Iterable[bytes]) -> str:
         """Send events and return one line about them; see the class for what it raises."""

@@ -20,7 +20,7 @@ import msgspec
 from compilewatch import records
 from compilewatch.contract.processes import is_alive
 from compilewatch.environments import Environments
-from compilewatch.errors import CompilewatchError, LauncherError
+from compilewatch.errors import CompilewatchError, LauncherError, OsErrorsAs
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.store import condense
 
@@ -168,13 +168,11 @@ def own_files(request: records.Request) -> tuple[str, ...]:
 def read(path: str) -> Content:
     """Read a file, or all files below a folder. Raises LauncherError if that fails."""
     chosen = Path(path)
-    try:
+    with OsErrorsAs(LauncherError, f"{path}: cannot be sent to a node"):
         if chosen.is_dir():
             files = (path for path in sorted(chosen.rglob("*")) if path.is_file())
             return {path.relative_to(chosen).as_posix(): path.read_bytes() for path in files}
         return {chosen.name: chosen.read_bytes()}
-    except OSError as error:
-        raise LauncherError(f"{path}: cannot be sent to a node: {error.strerror}") from None
 
 
 def lay_out(content: Mapping[str, bytes], root: Path) -> Path:

@@ -30,7 +30,7 @@ from compilewatch.config import Settings, TrainiumSettings, cache_folder
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor.client import ExecutorClient
 from compilewatch.extras.executor.protocol import ErrorCode
-from compilewatch.files import lock
+from compilewatch.files import lock, replace
 from compilewatch.records import Record
 
 CAPACITY = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
@@ -341,12 +341,8 @@ def read(file: Path) -> InstanceSession | None:
 
 def write(file: Path, session: InstanceSession) -> None:
     """Replace the file atomically. Raises TrainiumError."""
-    try:
-        new = file.with_name(f"{file.name}.new")
-        new.write_bytes(msgspec.json.encode(session) + b"\n")
-        new.replace(file)
-    except OSError as error:
-        raise TrainiumError(f"{file} cannot be written: {error.strerror}") from None
+    with errors.OsErrorsAs(TrainiumError, f"{file} cannot be written"):
+        replace(file, msgspec.json.encode(session) + b"\n")
 
 
 class InstanceReport(Record, frozen=True, kw_only=True):
@@ -600,11 +596,9 @@ class Operation:
         # An `up` may take three times ready_seconds: start, checks, agent.
         seconds = 3 * self._settings.ready_seconds + self._settings.stop_seconds
         waiting = partial(self._say, "waiting for another compilewatch trainium to end")
-        try:
+        with errors.OsErrorsAs(TrainiumError, f"{self._state.parent} cannot be written"):
             self._state.parent.mkdir(parents=True, exist_ok=True)
             lock_file = self._state.with_name(f"{self._state.name}.lock").open("w")
-        except OSError as error:
-            raise TrainiumError(f"{error.filename} cannot be written: {error.strerror}") from None
         with lock_file:
             if not lock(lock_file.fileno(), seconds=seconds, on_wait=waiting):
                 raise TrainiumUnavailableError(

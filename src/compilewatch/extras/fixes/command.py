@@ -13,7 +13,7 @@ from rich.console import Console
 from compilewatch.api.choose import one_request
 from compilewatch.cli import completion, options
 from compilewatch.config import load_settings
-from compilewatch.errors import StoreError, UsageError
+from compilewatch.errors import OsErrorsAs, StoreError, UsageError
 from compilewatch.extras.fixes.fixing import find_fix
 from compilewatch.extras.fixes.of_run import fix_run
 from compilewatch.extras.fixes.records import FixStatus
@@ -150,7 +150,8 @@ def command(
     diff = "\n".join([*conditions(fix), "", fix.patch])
     for path, has, text in ((save, fix.script, fix.script), (patch, fix.patch, diff)):
         if path is not None and has:
-            _write(Path(path), text)
+            with OsErrorsAs(StoreError, f"{path} cannot be written"):
+                Path(path).write_text(text)
         elif path is not None:
             click.echo(f"compilewatch: {path} is not written: there is nothing for it", err=True)
     return EXIT_STATUSES.get(fix.status, 3)
@@ -184,16 +185,7 @@ def _check_alone() -> None:
 def _check_writable(path: Path) -> None:
     """Raises UsageError before a search whose result could not be written."""
     exists = path.exists()
-    try:
+    with OsErrorsAs(UsageError, f"{path} cannot be written"):
         path.open("a").close()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     if not exists:
         path.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,7 +1,6 @@
 """What a check means for a repository: which breaks are its own, which are new, what else fails."""
 
 import ast
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from compilewatch.api.check import CheckResult
 from compilewatch.errors import ConfigError, UsageError, did_you_mean
 from compilewatch.extras.gate import own_code
 from compilewatch.extras.gate.baseline import NAME, KnownBreak, load
+from compilewatch.files import toml_table
 from compilewatch.records import reason_label
 from compilewatch.report.wording import plural, recompilation_lines
 
@@ -69,12 +69,7 @@ class Rules:
 def project_settings(root: Path) -> dict[str, Any]:
     """Return the table `[tool.compilewatch]` of a repository. Raises ConfigError."""
     path = root / "pyproject.toml"
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    content = toml_table(path) if path.exists() else {}
     table = content.get("tool", {}).get("compilewatch", {})
     for name, value in table.items():
         if name not in SETTINGS:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from compilewatch.analysis.comparison import compare
 from compilewatch.contract.processes import is_alive
-from compilewatch.errors import StoreError
+from compilewatch.errors import OsErrorsAs, StoreError
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles.records import InferenceProfile
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE, read_profiles
@@ -231,11 +231,8 @@ class Monitor:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
             raise StoreError(f"{name} is outside of {folder}")
-        try:
-            with path.open("rb") as file:
-                return file.read(most)
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+        with OsErrorsAs(StoreError, f"{path} cannot be read"), path.open("rb") as file:
+            return file.read(most)
 
 
 def _without_record(folder: Path) -> MonitorEntry:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from compilewatch.config import PapersSettings
-from compilewatch.errors import SourceError, UsageError
+from compilewatch.errors import OsErrorsAs, SourceError, UsageError
 from compilewatch.extras.papers.records import Paper
 
 CHARACTERS_PER_TOKEN = 3.0
@@ -216,10 +216,8 @@ class FolderLibrary:
 
     def fetch(self, paper: Paper) -> bytes:
         """Return the original file of a paper: PDF, LaTeX, HTML or text."""
-        try:
+        with OsErrorsAs(SourceError, f"{paper.location} cannot be read"):
             return Path(paper.location).read_bytes()
-        except OSError as error:
-            raise SourceError(f"{paper.location} cannot be read: {error.strerror}") from None
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:

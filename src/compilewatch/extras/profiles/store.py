@@ -14,7 +14,14 @@ from pathlib import Path
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.extras.profiles.records import PROFILE_VERSION, InferenceProfile, Samples
-from compilewatch.files import DamagedError, failed, from_json, point_latest, write_atomically
+from compilewatch.files import (
+    DamagedError,
+    explained,
+    failed,
+    from_json,
+    point_latest,
+    write_atomically,
+)
 from compilewatch.store.journal import append_record, read_records
 
 PROFILES_FILE = "profiles.jsonl"
@@ -54,11 +61,9 @@ class ProfileFolder:
         self.place = place
         self.path = root / place
         self.scratch = root / f".scratch-profile-{os.getpid()}"
-        try:
+        with explained("write", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.scratch.mkdir(exist_ok=True)
-        except OSError as error:
-            raise failed("write", self.path, error) from None
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Write files by relative path, each atomically."""
@@ -68,13 +73,9 @@ class ProfileFolder:
     def adopt(self, source: Path, name: str) -> None:
         """Move a file that a subject made into the folder; nothing happens if there is none."""
         target = self.path / name
-        try:
+        with explained("write", target), suppress(FileNotFoundError):
             target.parent.mkdir(parents=True, exist_ok=True)
             source.replace(target)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise failed("write", target, error) from None
 
     def names(self) -> tuple[str, ...]:
         """The files of the profile by relative path, sorted."""
@@ -109,10 +110,8 @@ def adopt_profiles(source: Path, target: Path) -> None:
         folder = target / profile.profile.place
         if folder.exists():
             continue  # of another shard, or of a part that is merged twice
-        try:
+        with explained("write", folder):
             shutil.copytree(profile.folder, folder, copy_function=linked)
-        except OSError as error:
-            raise failed("write", folder, error) from None
         append_record(target / PROFILES_FILE, profile.profile)
 
 

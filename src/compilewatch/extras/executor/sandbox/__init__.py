@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.errors import SandboxError, UsageError
+from compilewatch.errors import OsErrorsAs, SandboxError, UsageError
 from compilewatch.extras.executor.sandbox import policy
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits, SandboxResult
 
@@ -118,7 +118,7 @@ class Supervised:
     """One run that has been started. It ends with this process, or when it is cancelled."""
 
     def __init__(self, spec: policy.SandboxSpec) -> None:
-        try:
+        with OsErrorsAs(SandboxError, "a sandbox cannot be started"):
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START],
                 stdin=subprocess.PIPE,
@@ -128,8 +128,6 @@ class Supervised:
                 cwd="/",
                 start_new_session=True,  # Ctrl-C in the terminal is for the caller
             )
-        except OSError as error:
-            raise SandboxError(f"a sandbox cannot be started: {error.strerror}") from None
         assert self._process.stdin is not None
         self._cancelled = threading.Lock()
         data = msgspec.msgpack.encode(spec)
