@@ -150,7 +150,7 @@ def test_a_model_is_compiled_ahead_of_time(
     assert (detail.route, detail.target, detail.compiled) == ("torch_neuronx.trace", "trn1", True)
     assert (detail.sdk_version, detail.device_cores) == ("2.9.0.2.15.32035", None)
     assert detail.compiler_version == "2.27.5334.0+f702b353"
-    assert None not in (detail.compile_seconds, detail.neff)
+    assert None not in (detail.compile_seconds, detail.neff_bytes)
     assert detail.compiler_peak_memory_bytes > 50 * 2**20
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert " ".join(detail.flags[2:]) in call
@@ -294,10 +294,13 @@ def test_a_broken_installation_is_no_fault_of_the_model(
 
 def test_what_the_sdk_does_not_do_is_rejected(make_subject: MakeSubject, install: Install) -> None:
     install(**SDK)
-    for fields in ({"mode": Mode.TRAIN}, {"dynamic": True}):
+    for fields, words in (
+        ({"mode": Mode.TRAIN}, "Neuron through XLA has no training"),
+        ({"dynamic": True}, "Neuron compiles static shapes only"),
+    ):
         outcome = evaluated(make_subject, **fields)
         assert outcome.status is Status.UNSUPPORTED
-        assert outcome.detail.startswith("Neuron through XLA has no ")
+        assert outcome.detail.startswith(words)
     with pytest.raises(FakeUnsupportedError):
         target.NeuronTarget().run(make_subject(Net, tier=Tier.FAKE, name="neuron"))
 

@@ -135,9 +135,7 @@ def captured_breaks(
             raise
         failures.raise_unless_settled(subject, error)
         return _error_outcome(error, None), failures.is_by_compiler(error)
-    proven = records.FullgraphVerdict(accepted=True, derived=True)
-    fullgraph = proven if captured.proves_fullgraph else None
-    return outcome_of(subject, captured, fullgraph), False
+    return outcome_of(subject, captured), False
 
 
 def _capture(subject: Subject, backend: Backend, **options: Any) -> Capture:
@@ -157,12 +155,17 @@ def _capture(subject: Subject, backend: Backend, **options: Any) -> Capture:
 def outcome_of(
     subject: Subject,
     captured: Capture,
-    fullgraph: records.FullgraphVerdict | None,
+    fullgraph: records.FullgraphVerdict | None = None,
     breaks: tuple[records.GraphBreak, ...] = (),
     *,
     probed: bool = False,
 ) -> records.TargetOutcome:
-    """Return the outcome of a capture that succeeded, by its graph breaks; keeps the trace."""
+    """Return the outcome of a capture that succeeded, by its graph breaks; keeps the trace.
+
+    Without `fullgraph`, that of the outcome is what the capture proves of it, if it does.
+    """
+    if captured.proves_fullgraph:
+        fullgraph = fullgraph or records.FullgraphVerdict(accepted=True, derived=True)
     model = forward_of(subject.module)
     breaks = breaks or captured.breaks(model) or _nothing_captured(captured, model)
     for entry in breaks:

@@ -111,13 +111,7 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
     A subject with real tensors on the CPU runs in eager mode on them; its graphs are moved to the
     declared device. Raises FakeUnsupportedError if fake tensors cannot lead to a forecast.
     """
-    target = subject.request.target
-    if target.dynamic:
-        return records.TargetOutcome(
-            status=Status.UNSUPPORTED,
-            detail="TorchNeuron compiles static shapes only (NCC_EMOD025): leave out dynamic",
-        )
-    static = msgspec.structs.replace(target, dynamic=False)
+    static = msgspec.structs.replace(subject.request.target, dynamic=False)
     request = msgspec.structs.replace(subject.request, target=static)
     subject = replace(subject, request=request)
     subject.enter(records.Phase.COMPILE)

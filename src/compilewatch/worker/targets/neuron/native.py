@@ -33,7 +33,7 @@ from compilewatch.worker.device.subjects import on_device
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.process.describe import installed_packages
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets import FakeUnsupportedError, execution, inductor, numerics
+from compilewatch.worker.targets import FakeUnsupportedError, execution, numerics
 from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo import failures, graph_breaks
 from compilewatch.worker.targets.dynamo.target import LOG_FOLDER, discard, outcome_of
@@ -162,7 +162,7 @@ def prepare(request: records.Request, folder: Path) -> str | None:
     places = {
         "kept": folder / "artifacts" if request.keep_artifacts else folder,
         "caches": folder / "caches",
-        "target": _family(request.target.backend),
+        "target": neuronx_cc.family_of(request.target.backend, FAMILIES),
     }
     for name, (value, _) in (VARIABLES | ({} if cores else WITHOUT_DEVICE)).items():
         os.environ[name] = value.format_map(places)
@@ -180,11 +180,6 @@ def _cores() -> int:
     return neuronx_cc.core_count() or installed.machine().devices
 
 
-def _family(backend: str | None) -> str:
-    family = neuronx_cc.family_of(backend)
-    return family if backend or family in FAMILIES else FAMILIES[0]
-
-
 def evaluate(subject: Subject) -> TargetOutcome:
     """Compile for a NeuronCore; with a device, also run there, compare with the CPU, and measure.
 
@@ -193,11 +188,9 @@ def evaluate(subject: Subject) -> TargetOutcome:
     """
     if subject.fake_mode is not None:
         raise FakeUnsupportedError("TorchNeuron runs the compiled code: it needs real tensors")
-    family, cores = _family(subject.request.target.backend), _cores()
+    family, cores = neuronx_cc.family_of(subject.request.target.backend, FAMILIES), _cores()
     problem = ""
-    if subject.request.target.dynamic:
-        problem = "TorchNeuron compiles static shapes only (NCC_EMOD025): leave out dynamic"
-    elif family not in FAMILIES:
+    if family not in FAMILIES:
         problem = f"TorchNeuron is for trn2 and trn3, {family} needs torch-neuronx 2.9"
     subject.enter(Phase.COMPILE)
     product = Product()
@@ -241,9 +234,7 @@ class _Evaluation:
         outcome = TargetOutcome(status=Status.ERROR)
         try:
             kept = [numerics.seeded(self._compile)]
-            proven = records.FullgraphVerdict(accepted=True, derived=True)
-            fullgraph = proven if self.captured.proves_fullgraph else None
-            outcome = outcome_of(self.subject, self.captured, fullgraph)
+            outcome = outcome_of(self.subject, self.captured)
             self._check_compiled()
             if self.detail.compile_only:
                 return self._told(outcome, f"compiles for {self.detail.target}, and did not run")
@@ -256,16 +247,12 @@ class _Evaluation:
             self._call_with_second_shape()
         except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
             return self._failed(outcome, error)
-        self.subject.enter(Phase.PROFILE)
-        measured, problem = inductor.latencies(self.subject, self.subject.module, self._step)
-        if measured is not None:
-            host, core, samples = measured
-            self.know(eager_latency_seconds=host, latency_seconds=core, latency_samples=samples)
-        outcome = msgspec.structs.replace(outcome, numerics=comparison)
-        if comparison.differs:
-            self.know(failed_stage="numerics")
-            outcome = msgspec.structs.replace(outcome, status=Status.MISMATCH)
-        return self._told(outcome, comparison.remark, problem)
+        self.know(failed_stage="numerics" if comparison.differs else None)
+        outcome, latencies = xla.measured(
+            self.subject, outcome, comparison, self.subject.module, self._step
+        )
+        self.know(**latencies)
+        return self._told(outcome)
 
     def _compile(self) -> dict[str, Any]:
         """Call once and, where that is possible, once more with equal inputs."""

@@ -61,6 +61,9 @@ class NeuronTarget(CompileTarget):
     def run(self, subject: Subject) -> records.TargetOutcome:
         """Evaluate the subject by the route of this environment."""
         assert self._route is not None
+        if subject.request.target.dynamic:
+            detail = "Neuron compiles static shapes only (NCC_EMOD025): leave out dynamic"
+            return records.TargetOutcome(status=records.Status.UNSUPPORTED, detail=detail)
         module = {"native": "native", "lowering": "lowering"}.get(self._route.name, "xla")
         evaluate = importlib.import_module(f"compilewatch.worker.targets.neuron.{module}").evaluate
         return evaluate(subject)  # type: ignore[no-any-return]

@@ -52,12 +52,10 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
     """
     if subject.fake_mode is not None:
         raise FakeUnsupportedError("Neuron compiles weights in: it needs real tensors")
-    requested = subject.request.target
-    if requested.mode is records.Mode.TRAIN or requested.dynamic:
-        what = "training" if requested.mode is records.Mode.TRAIN else "dynamic shapes"
-        return _unsupported(f"Neuron through XLA has no {what}")
+    if subject.request.target.mode is records.Mode.TRAIN:
+        return _unsupported("Neuron through XLA has no training")
     subject.enter(records.Phase.COMPILE)
-    target, path = neuronx_cc.family_of(requested.backend), neuronx_cc.find()
+    target, path = neuronx_cc.family_of(subject.request.target.backend), neuronx_cc.find()
     try:
         if path is None:
             return _by_hlo(subject, target, None)
@@ -207,23 +205,30 @@ def _on_device(
         )
     except Exception as error:  # noqa: BLE001  (the edge to Neuron's runtime and to model code)
         return failed(outcome, error, (), "compiled, then ")
+    outcome, figures = measured(subject, outcome, comparison, eager, compiled)
+    detail = msgspec.structs.replace(outcome.details, **figures)  # type: ignore[type-var]
+    return msgspec.structs.replace(outcome, details=detail)
+
+
+def measured(
+    subject: Subject,
+    outcome: records.TargetOutcome,
+    comparison: records.Numerics,
+    eager: Any,
+    compiled: Any,
+) -> tuple[records.TargetOutcome, dict[str, Any]]:
+    """Return the verdict after a comparison, and the latencies as fields of `NeuronDetail`."""
     subject.enter(records.Phase.PROFILE)
     with preserved(subject.module):
-        measured, problem = latencies(subject, eager, compiled)
-    host, core, samples = measured or (None, None, None)
-    assert isinstance(outcome.details, records.NeuronDetail)
-    return msgspec.structs.replace(
+        taken, problem = latencies(subject, eager, compiled)
+    outcome = msgspec.structs.replace(
         outcome,
-        status=records.Status.MISMATCH if comparison.differs else records.Status.PASS,
+        status=records.Status.MISMATCH if comparison.differs else outcome.status,
         detail="; ".join(filter(None, (comparison.remark, outcome.detail, problem))),
         numerics=comparison,
-        details=msgspec.structs.replace(
-            outcome.details,
-            eager_latency_seconds=host,
-            latency_seconds=core,
-            latency_samples=samples,
-        ),
     )
+    names = ("eager_latency_seconds", "latency_seconds", "latency_samples")
+    return outcome, dict(zip(names, taken or (None, None, None), strict=True))
 
 
 # --- by an HLO that torch_xla captures ---------------------------------------------------------

@@ -198,7 +198,7 @@ def test_without_a_device_it_is_compiled_and_nothing_is_compared(
     [
         ("broken", "torch_neuronx cannot be imported: KeyError: 'libnrt'"),
         ("no compiler", "no Neuron device, and no neuronx-cc to compile for one"),
-        ("dynamic", "TorchNeuron compiles static shapes only (NCC_EMOD025)"),
+        ("dynamic", "Neuron compiles static shapes only (NCC_EMOD025)"),
         ("trn1", "TorchNeuron is for trn2 and trn3, trn1 needs torch-neuronx 2.9"),
     ],
 )
