@@ -74,9 +74,6 @@ def xla_details() -> records.XlaDetail:
         operators={"dot": 12, "sort": 2},
         fallbacks={"aten::nonzero": 3},
         hlo="export",
-        stablehlo=records.ExportVariant(
-            exported=False, duration_seconds=0.5, code="fallback", reason="no"
-        ),
         compile_seconds=3.5,
         recompiles_same_inputs=0,
         recompiles=1,

@@ -669,24 +669,11 @@ class XlaDetail(Record, frozen=True, kw_only=True, tag="xla"):
     operators: dict[str, int] = {}
     fallbacks: dict[str, int] = {}
     hlo: str | None = None
-    stablehlo: ExportVariant | None = None
     compile_seconds: float | None = None
     recompiles_same_inputs: int | None = None
     recompiles: int | None = None
     openxla: OpenXla | None = None
     expected_to_fail_on_neuron: tuple[NeuronConcern, ...] = ()
-
-
-class NeffHeader(Record, frozen=True, kw_only=True):
-    """The header of a NEFF, the executable of a NeuronCore, as the compiler `build` wrote it.
-
-    `cores` is the number of NeuronCores it was built for.
-    """
-
-    package_version: int
-    version: str
-    build: str
-    cores: int
 
 
 class NeuronFailure(Record, frozen=True, kw_only=True):
@@ -770,7 +757,6 @@ class NeuronDetail(Versioned, frozen=True, kw_only=True, tag="neuron"):
     compile_seconds: float | None = None
     compiler_peak_memory_bytes: int | None = None
     neff_bytes: int | None = None
-    neff: NeffHeader | None = None
     failure: NeuronFailure | None = None
     graphs: tuple[NeuronGraph, ...] = ()
     operators: tuple[NeuronOperator, ...] = ()

@@ -138,7 +138,7 @@ def _earlier(folder: Path, compiler: Compiler, hlo: Path, target: str) -> Neuron
     """Return the result in the folder if its request was the same and its NEFF is complete."""
     with suppress(OSError, files.DamagedError, neuronx_cc.NeffError):
         detail = files.from_json((folder / neuronx_cc.DETAIL_FILE).read_bytes(), NeuronDetail)
-        neuronx_cc.read_header(folder / neuronx_cc.NEFF_FILE)
+        neuronx_cc.check_neff(folder / neuronx_cc.NEFF_FILE)
         requested = (SCHEMA_VERSION, compiler.version, compiler.flags(target))
         stored = (detail.schema_version, detail.compiler_version, detail.flags)
         if (*stored, detail.hlo_sha256) == (*requested, neuronx_cc.sha256(hlo)):

@@ -131,7 +131,7 @@ TARGETS: dict[str, TargetEntry] = {
         backends=(),
         variables={"PJRT_DEVICE": "CPU"},
         # Importing them creates no PJRT client and no thread (torch_xla 2.9), so a fork is safe.
-        warm_up=("torch_xla", "torch_xla.core.xla_model", "torch_xla.stablehlo"),
+        warm_up=("torch_xla", "torch_xla.core.xla_model"),
         device_of_child=True,
     ),
     "neuron": TargetEntry(

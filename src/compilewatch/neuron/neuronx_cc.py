@@ -25,7 +25,7 @@ import msgspec
 from compilewatch import files
 from compilewatch.contract import processes
 from compilewatch.errors import CompilerError
-from compilewatch.records import NeffHeader, NeuronDetail, NeuronFailure
+from compilewatch.records import NeuronDetail, NeuronFailure
 
 ROUTE = "neuronx-cc"
 TARGETS = ("trn1", "trn1n", "inf2", "trn2", "trn3")
@@ -135,18 +135,18 @@ def _signal(exit_status: int | None) -> signal.Signals | None:
 
 # --- NEFF files -----------------------------------------------------------------------------------
 
-HEADER = struct.Struct("<5Q128sI")
+HEADER = struct.Struct("<3Q")
 HEADER_BYTES = 1024
-"""Neuron SDK 2.32, `neuron-runtime/explore/work-with-neff-files.rst`: the first of 1024 bytes
-before a tarball. A file has exactly as many bytes as its second and third number say."""
+"""Neuron SDK 2.32, `neuron-runtime/explore/work-with-neff-files.rst`: 1024 bytes before a tarball.
+They begin with a version and the sizes of themselves and of the tarball."""
 
 
 class NeffError(ValueError):
     """There is no complete NEFF; the message says why."""
 
 
-def read_header(path: Path) -> NeffHeader | None:
-    """Read a file's header; None for another layout. Raises NeffError, also without a file."""
+def check_neff(path: Path) -> None:
+    """Raise NeffError without a file, and for one that is cut. Another layout is not known."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -155,17 +155,9 @@ def read_header(path: Path) -> NeffHeader | None:
         raise NeffError("exit status 0 and no NEFF") from None
     if len(raw) < HEADER_BYTES:
         raise NeffError(f"a broken NEFF: {size} bytes are less than its header")
-    package, header, data, major, minor, build, cores = HEADER.unpack_from(raw)
-    if header != HEADER_BYTES:
-        return None
-    if header + data > size:
+    _, header, data = HEADER.unpack_from(raw)
+    if header == HEADER_BYTES and header + data > size:
         raise NeffError(f"a broken NEFF: its header says {header} + {data} bytes, it has {size}")
-    return NeffHeader(
-        package_version=package,
-        version=f"{major}.{minor}",
-        build=build.partition(b"\0")[0].decode(errors="replace"),
-        cores=cores,
-    )
 
 
 # --- compiling ------------------------------------------------------------------------------------
@@ -277,13 +269,13 @@ def finished(detail: NeuronDetail, folder: Path, problem: NeuronFailure | None) 
     """Return the detail with the folder's NEFF, or with why there is none that is complete."""
     neff = folder / NEFF_FILE
     try:
-        header = None if problem is not None else read_header(neff)
+        if problem is None:
+            check_neff(neff)
     except NeffError as error:
         problem = NeuronFailure(kind=UNKNOWN, message=str(error))
     if problem is not None:
         return msgspec.structs.replace(detail, failure=problem)
-    size = neff.stat().st_size
-    return msgspec.structs.replace(detail, compiled=True, neff_bytes=size, neff=header)
+    return msgspec.structs.replace(detail, compiled=True, neff_bytes=neff.stat().st_size)
 
 
 def described(detail: NeuronDetail) -> str:

@@ -266,7 +266,6 @@ def _xla(xla: records.XlaDetail, captured: bool) -> Section:
             ("compile time", _time(xla.compile_seconds)),
             ("graphs recompiled for the same inputs", _count(xla.recompiles_same_inputs)),
             ("graphs recompiled for a larger batch", _count(xla.recompiles)),
-            ("StableHLO", None if xla.stablehlo is None else _variant(xla.stablehlo)),
             ("Dynamo with openxla", verdict),
         ],
         [
@@ -295,7 +294,7 @@ def _xla(xla: records.XlaDetail, captured: bool) -> Section:
 
 
 def _neuron(neuron: records.NeuronDetail) -> Section:
-    failure, neff = neuron.failure, neuron.neff
+    failure = neuron.failure
     facts: list[tuple[str, str | None]] = [
         ("instance family", neuron.target),
         ("route", neuron.route + ("; compiled without a device" if neuron.compile_only else "")),
@@ -318,14 +317,6 @@ def _neuron(neuron: records.NeuronDetail) -> Section:
         ("compile time", _time(neuron.compile_seconds)),
         ("peak memory of the compiler", _size(neuron.compiler_peak_memory_bytes)),
         ("NEFF", _size(neuron.neff_bytes)),
-    ]
-    if neff is not None:
-        facts += [
-            ("NEFF format", f"{neff.version}, package {neff.package_version}"),
-            ("NEFF built by", neff.build or None),
-            ("NEFF for NeuronCores", str(neff.cores)),
-        ]
-    facts += [
         ("NeuronCores on this machine", _count(neuron.device_cores)),
         ("eager latency on the CPU", _time(neuron.eager_latency_seconds)),
         ("latency on a NeuronCore", _time(neuron.latency_seconds)),

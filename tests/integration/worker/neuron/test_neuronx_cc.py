@@ -38,9 +38,8 @@ def test_a_neff_is_made_and_described(
     detail = compiled(compiler, tmp_path, "allocate 50")
     hlo, folder = tmp_path / "graph.hlo_module.pb", tmp_path / "graph.trn1"
     assert detail.compiled, detail.failure
-    assert detail.neff is not None
     assert detail.neff_bytes == (folder / "graph.neff").stat().st_size
-    assert detail.compiler_version == detail.neff.build == "2.27.5334.0+f702b353"
+    assert detail.compiler_version == "2.27.5334.0+f702b353"
     assert (detail.compile_seconds or 0) >= 0.5
     peak = detail.compiler_peak_memory_bytes or 0
     assert 50 * 2**20 < peak < 250 * 2**20 < len(of_this_process)

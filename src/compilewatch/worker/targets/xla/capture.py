@@ -18,7 +18,6 @@ program is valid for every value, or there is none.
 import copy
 import json
 import re
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -39,7 +38,6 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten_with_path, tree_map_only
-from torch_xla.stablehlo import exported_program_to_stablehlo
 
 from compilewatch import records
 from compilewatch.data import NEURON_OPERATORS
@@ -50,8 +48,8 @@ from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import execution, numerics
 from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import call_once, capture, unmeasured_guards
-from compilewatch.worker.targets.export import operators, register_containers
-from compilewatch.worker.targets.xla.target import STABLEHLO_ARTIFACT, NeuronOperators
+from compilewatch.worker.targets.export import register_containers
+from compilewatch.worker.targets.xla.target import NeuronOperators
 
 HLO_ARTIFACT = "graph.hlo_module.pb"
 PARAMETERS_ARTIFACT = "graph.parameters.json"
@@ -482,25 +480,6 @@ def capture_for_xla(subject: Subject) -> records.OpenXla:
         fallbacks=fallbacks(),
         code=code if accepted or code else graph_breaks.SKIPPED_FRAME,
         reason=breaks[0].reason if breaks else None,
-    )
-
-
-def to_stablehlo(subject: Subject) -> records.ExportVariant:
-    """Export and convert, forward only.
-
-    torch_xla leaves `_set_xla_all_numbers_special_scalars` on if the conversion fails (2.9).
-    """
-    started = time.perf_counter()
-    program, _ = _exported(subject)
-    with torch.no_grad():
-        converted = exported_program_to_stablehlo(program)
-    if subject.request.keep_artifacts:
-        text = converted.get_stablehlo_text("forward")
-        (subject.artifacts / STABLEHLO_ARTIFACT).write_text(text, encoding="utf-8")
-    return records.ExportVariant(
-        exported=True,
-        duration_seconds=time.perf_counter() - started,
-        ops=sum(operators(program).values()),
     )
 
 

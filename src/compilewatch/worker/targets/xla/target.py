@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,6 @@ class NeuronOperators(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rejected: tuple[records.NeuronConcern, ...] = ()
 
 
-STABLEHLO_ARTIFACT = "graph.stablehlo.mlir"
 DEVICE_VARIABLE = "PJRT_DEVICE"
 DEVICE = "CPU"
 OUT_OF_MEMORY = "out_of_memory"
@@ -110,7 +108,7 @@ class XlaTarget(CompileTarget):
         return None
 
     def run(self, subject: Subject) -> TargetOutcome:
-        """Run StableHLO, capture, attribution of graph breaks, execution, Dynamo, in this order.
+        """Run capture, attribution of graph breaks, execution, Dynamo, in this order.
 
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
         If XLA aborts the process of the capture or of the execution, this process ends in the same
@@ -118,7 +116,7 @@ class XlaTarget(CompileTarget):
         """
         if subject.fake_mode is not None:
             raise FakeUnsupportedError("XLA runs the compiled code: it needs real tensors")
-        from compilewatch.worker.targets.xla.capture import capture_for_xla, to_stablehlo
+        from compilewatch.worker.targets.xla.capture import capture_for_xla
 
         entered: list[Phase] = []
         announce = subject.enter
@@ -130,16 +128,7 @@ class XlaTarget(CompileTarget):
         subject = replace(subject, enter=enter)
         enter(Phase.COMPILE)
         os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
-        started = time.perf_counter()
-        try:
-            stablehlo = step(subject, to_stablehlo, records.ExportVariant, side_limit(subject))
-        except SIDE_FAILURES as error:
-            code, reason = _failure(error)
-            seconds = time.perf_counter() - started
-            stablehlo = records.ExportVariant(
-                exported=False, duration_seconds=seconds, code=code, reason=reason
-            )
-        outcome = _verdict(subject, XlaDetail(stablehlo=stablehlo))
+        outcome = _verdict(subject)
         phase = entered[-1]
         enter(Phase.PROFILE)  # besides the verdict, with its own deadline
         limit = LAST_SHARE * subject.request.deadlines.profile_seconds
@@ -152,12 +141,10 @@ class XlaTarget(CompileTarget):
             enter(phase)  # that of the reported error
         assert isinstance(outcome.details, XlaDetail)
         detail = msgspec.structs.replace(outcome.details, openxla=openxla)
-        kept = stablehlo.exported and subject.request.keep_artifacts
         return msgspec.structs.replace(
             outcome,
             detail="; ".join(filter(None, (outcome.detail, *_remarks(detail)))),
             details=detail,
-            artifacts=(*outcome.artifacts, *([STABLEHLO_ARTIFACT] if kept else [])),
         )
 
 
@@ -188,14 +175,14 @@ def exported_hlo(subject: Subject) -> Captured | None:
     return None
 
 
-def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
+def _verdict(subject: Subject) -> TargetOutcome:
     """Capture and execute; the first that fails decides the verdict."""
     from compilewatch.worker.targets.xla import capture
 
     try:
         hlo, executions, artifacts = step(subject, capture.capture_hlo, capture.Captured)
     except RecordedError as error:
-        return _failed(TargetOutcome(status=Status.ERROR, details=detail), error, "")
+        return _failed(TargetOutcome(status=Status.ERROR, details=XlaDetail()), error, "")
     breaks: tuple[GraphBreak, ...] = ()
     fallbacks = hlo.fallbacks
     if hlo.hlo is None:
@@ -204,7 +191,7 @@ def _verdict(subject: Subject, detail: XlaDetail) -> TargetOutcome:
             watched = step(subject, capture.watch, tuple[GraphBreak, ...], side_limit(subject))
         breaks = capture.settle(watched, fallbacks, executions)
         hlo, _, artifacts = exported_hlo(subject) or (hlo, 0, ())
-    detail = msgspec.structs.replace(hlo, fallbacks=fallbacks, stablehlo=detail.stablehlo)
+    detail = msgspec.structs.replace(hlo, fallbacks=fallbacks)
     outcome = _broken(
         TargetOutcome(
             status=Status.PASS,
@@ -278,8 +265,6 @@ def _remarks(detail: XlaDetail) -> Iterator[str]:
         first, *others = detail.expected_to_fail_on_neuron
         more = f" and {len(others)} more" if others else ""
         yield f"expected to fail on Neuron: {first.operator}{more} (SDK {first.sdk})"
-    if detail.stablehlo is not None and not detail.stablehlo.exported:
-        yield f"StableHLO fails: {detail.stablehlo.code}"
     if detail.openxla is not None and not detail.openxla.accepted:
         breaks = detail.openxla.graph_breaks
         many = f"{breaks} breaks" if breaks else f"fails: {detail.openxla.code}"
