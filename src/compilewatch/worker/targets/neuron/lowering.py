@@ -463,8 +463,10 @@ def _moved(
 
     def fake(tensor: Tensor) -> Tensor:
         with mode, torch.no_grad():
-            mine = isinstance(tensor, FakeTensor)
-            moved = (tensor if mine else mode.from_tensor(tensor)).detach().to(device)
+            mine = tensor if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor)
+            moved = mine.detach().to(device)
+        if (value := mine.item_memo) is not None:  # known to Dynamo, as of a padding
+            moved.constant = torch.tensor(value.node.hint, dtype=tensor.dtype)
         return moved.requires_grad_(tensor.requires_grad)
 
     moved, moved_inputs = _copied(graph), tree_map_only(Tensor, fake, list(inputs))

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.lowering]
 
 CASES = Path(__file__).parents[4] / "cases"
 LINES = (CASES / "for_lowering.py").read_text(encoding="utf-8").splitlines()
-EVAL = ("Plain", "Breaks", "Lacks", "Handled", "Puts", "Normed", "ReadsWeights")
+EVAL = ("Plain", "Breaks", "Lacks", "Handled", "Puts", "Normed", "ReadsWeights", "PadsByBuffer")
 TRAIN = ("Plain", "Drops", "Normed", "ReadsWeights")
 
 Get = Callable[..., tuple[Result, NeuronDetail]]
@@ -130,6 +130,12 @@ def test_a_model_that_reads_values_is_captured_with_them(of: Get, mode: Mode) ->
     assert "on the CPU, then moved to the device" in result.detail
     training = ["backward", "backward", "forward", "forward"]
     assert sorted(directions(detail)) == (training if mode is Mode.TRAIN else ["inference"] * 2)
+
+
+def test_values_that_dynamo_knows_are_known_to_the_lowering(of: Get) -> None:
+    result, detail = of("PadsByBuffer")
+    assert result.status is Status.FORECAST_PASS, result.detail
+    assert set(directions(detail)) == {"inference"}
 
 
 def test_graphs_are_compiled_where_neuronx_cc_is_installed(
