@@ -8,9 +8,10 @@ from rich.console import Group
 
 from compilewatch.api.choose import one_request
 from compilewatch.cli import options
+from compilewatch.cli.progress import spinner
 from compilewatch.errors import UsageError
 from compilewatch.extras.shapes.records import ShapeReport
-from compilewatch.extras.shapes.tracing import calls_of_trace, calls_of_values, shapes_of
+from compilewatch.extras.shapes.tracing import served_by_trace, served_by_values, shapes_of
 from compilewatch.records import ShapeSeries
 from compilewatch.report.terminal import console, plain, plain_table
 from compilewatch.report.wording import plural, recompilation_lines
@@ -46,11 +47,12 @@ def command(
     """
     if bool(vary) == bool(trace):
         raise UsageError("say which sizes are served: --vary batch=1..64, or --trace FILE")
-    calls = calls_of_trace(Path(trace).read_text(), trace) if trace else calls_of_values(vary)
+    served = served_by_trace(Path(trace).read_text(), trace) if trace else served_by_values(vary)
     names = ("model", "target", "mode", "dynamic", "inputs_file")
     chosen = {name: flags.pop(name) for name in names}
     request, settings = one_request(**chosen, flags=flags | {"jobs": 1})
-    report = shapes_of(request, settings, calls)
+    with spinner(f"calling {request.model.name} with sizes that differ"):
+        report = shapes_of(request, settings, served)
     if as_json:
         options.print_json(report)
     else:
@@ -60,6 +62,11 @@ def command(
 
 def _text(model: str, report: ShapeReport) -> Group:
     parts = [plain(model, "bold")]
+    for limit in report.limits:
+        line = f"{limit.place.file}:{limit.place.line}"
+        parts.append(
+            plain(f"{limit.name} ends at {limit.size:,}: the model itself fails beyond, {line}")
+        )
     for title, series in (("as called", report.as_called), ("dynamic=True", report.dynamic)):
         parts += [
             plain(""),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,10 +17,8 @@ from compilewatch.extras.shapes.records import REPORT_FILE, ShapeReport
 from compilewatch.records import Depth, Request, Status, Variants, Work
 
 
-def shapes_of(
-    request: Request, settings: Settings, calls: Sequence[Mapping[str, int]]
-) -> ShapeReport:
-    """Call a model with the sizes of each call, in a separate process; nothing is stored.
+def shapes_of(request: Request, settings: Settings, served: Served) -> ShapeReport:
+    """Call a model with sizes as they are served, in a separate process; nothing is stored.
 
     Raises UsageError for a target or device that this is not about, InputsError where the model
     could not be called.
@@ -30,7 +30,7 @@ def shapes_of(
         depth=Depth.REDUCED,
         variants=Variants.MAIN,
         keep_artifacts=True,
-        work=Work(name="shapes", options={"calls": [dict(sizes) for sizes in calls]}),
+        work=Work(name="shapes", options={"domains": served.domains, "calls": served.calls}),
     )
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
@@ -43,12 +43,22 @@ def shapes_of(
         return msgspec.json.decode(content, type=ShapeReport)
 
 
-def calls_of_trace(text: str, where: str) -> list[dict[str, int]]:
+class Served(NamedTuple):
+    """The sizes that are served: of each dimension whether they are (first, last), or all.
+
+    Without `calls`, those are found that tell most.
+    """
+
+    domains: dict[str, tuple[bool, tuple[int, ...]]]
+    calls: list[dict[str, int]]
+
+
+def served_by_trace(text: str, where: str) -> Served:
     """Read sizes as served: one JSON object a line, such as `{"batch": 8, "sequence": 17}`.
 
-    Raises UsageError for a line that is none, with its number.
+    Raises UsageError for a line that is none, or is about other dimensions, with its number.
     """
-    calls = []
+    calls: list[dict[str, int]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
@@ -57,29 +67,38 @@ def calls_of_trace(text: str, where: str) -> list[dict[str, int]]:
                 raise UsageError(
                     f'{where}, line {number}: not sizes such as {{"batch": 8}}: {error}'
                 ) from None
+            if calls[-1].keys() != calls[0].keys() or min(calls[-1].values(), default=-1) < 0:
+                raise UsageError(f"{where}, line {number}: not sizes of {', '.join(calls[0])}")
     if not calls:
         raise UsageError(f'{where} has no calls: one JSON line each, such as {{"batch": 8}}')
-    return calls
+    ends = {name: tuple(call[name] for call in calls) for name in calls[0]}
+    return Served(
+        {name: (True, (min(values), max(values))) for name, values in ends.items()}, calls
+    )
 
 
-def calls_of_values(vary: Sequence[str]) -> list[dict[str, int]]:
-    """Return all combinations of the sizes in `batch=1,8,64` and `sequence=1..512`.
+def served_by_values(vary: Sequence[str]) -> Served:
+    """Read `batch=1,8,64` and `sequence=1..512`; of lists alone, all combinations are called.
 
-    Of a range, both ends and two in between. Raises UsageError for another spelling.
+    Raises UsageError for another spelling.
     """
-    calls: list[dict[str, int]] = [{}]
+    domains: dict[str, tuple[bool, tuple[int, ...]]] = {}
     for text in vary:
-        name, mark, values = text.partition("=")
+        name, _, values = text.partition("=")
+        first, dots, last = values.partition("..")
         try:
-            first, dots, last = values.partition("..")
-            if dots:
-                low, high = int(first), int(last)
-                sizes = list(dict.fromkeys((low, low + 1, (low + high) // 2, high)))
-            else:
-                sizes = [int(value) for value in values.split(",")]
+            sizes = tuple(map(int, (first, last) if dots else values.split(",")))
         except ValueError:
-            sizes = []
-        if not mark or not sizes or min(sizes) < 0:
+            sizes = ()
+        if not name or not sizes or min(sizes) < 0 or (dots and sizes[0] >= sizes[1]):
             raise UsageError(f"--vary {text}: write NAME=FIRST..LAST or NAME=SIZE,SIZE")
-        calls = [call | {name: size} for call in calls for size in sizes]
-    return calls
+        domains[name] = (bool(dots), sizes)
+    if any(is_range for is_range, _ in domains.values()):
+        return Served(
+            {name: (dots, tuple(sorted(sizes))) for name, (dots, sizes) in domains.items()}, []
+        )
+    product = itertools.product(*(sizes for _, sizes in domains.values()))
+    calls = [dict(zip(domains, sizes, strict=True)) for sizes in product]
+    return Served(
+        {name: (False, tuple(sorted(sizes))) for name, (_, sizes) in domains.items()}, calls
+    )

@@ -62,7 +62,7 @@ def sizes_of(subject: Subject) -> dict[str, int]:
         sizes[BATCH] = rows
     if _by_rules(inputs) and (tokens := tokens_of(inputs)) is not None:
         sizes[SEQUENCE] = tokens
-    for argument, value in _arguments(subject, inputs).items():
+    for argument, value in arguments(subject, inputs).items():
         if isinstance(value, torch.Tensor):
             sizes |= {f"{argument}.{dim}": int(size) for dim, size in enumerate(value.shape)}
     return sizes
@@ -72,7 +72,8 @@ def _by_rules(inputs: ExampleInputs) -> bool:
     return "batch" in {label for dims in inputs.dynamic_shapes.values() for label in dims.values()}
 
 
-def _arguments(subject: Subject, inputs: ExampleInputs) -> dict[str, Any]:
+def arguments(subject: Subject, inputs: ExampleInputs) -> dict[str, Any]:
+    """Return the arguments of a call by their names in the model's forward."""
     parameters = list(inspect.signature(subject.module.forward).parameters)
     names = (*parameters, *(f"args[{i}]" for i in range(len(parameters), len(inputs.args))))
     return dict(zip(names, inputs.args, strict=False)) | inputs.kwargs
@@ -81,7 +82,7 @@ def _arguments(subject: Subject, inputs: ExampleInputs) -> dict[str, Any]:
 def _with_size(
     subject: Subject, inputs: ExampleInputs, argument: str, dimension: int, size: int
 ) -> ExampleInputs:
-    tensor = _arguments(subject, inputs)[argument]
+    tensor = arguments(subject, inputs)[argument]
     changed = _sized(tensor, dimension, size)
     if argument in inputs.kwargs:
         return replace(inputs, kwargs=inputs.kwargs | {argument: changed})

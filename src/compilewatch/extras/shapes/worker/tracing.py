@@ -1,69 +1,104 @@
-"""Calls a compiled model with the sizes of a trace."""
+"""Calls a compiled model with the sizes of a trace, or with those of a range that say the most."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from compilewatch.extras.shapes.records import REPORT_FILE, ShapeReport
-from compilewatch.records import Phase, ShapeSeries, Status, TargetOutcome
-from compilewatch.worker.example_inputs.sizes import inputs_of
+from compilewatch.extras.shapes.records import REPORT_FILE, ServedSizes, ShapeReport
+from compilewatch.extras.shapes.worker.search import (
+    Domains,
+    Geometry,
+    Search,
+    bounded,
+    geometry_of,
+    rejection,
+)
+from compilewatch.extras.shapes.worker.serving import Sizes
+from compilewatch.records import Phase, Record, ShapeSeries, Status, TargetOutcome
 from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets.dynamo.capture import call_once
 from compilewatch.worker.targets.dynamo.series import series
 
 
+class Traced(Record, frozen=True, kw_only=True):
+    """A series, and which graph serves which sizes."""
+
+    series: ShapeSeries
+    served: ServedSizes
+
+
 def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
-    """Write what the sizes `calls` compile, as called and with `dynamic=True`, to a file."""
+    """Write what sizes compile, as called and with `dynamic=True`, to a file.
+
+    `domains` are the sizes of each dimension that are served, as (first, last) or a list; `calls`
+    are made as they are, and without any a search finds them.
+    """
     subject.enter(Phase.COMPILE)
-    calls: list[dict[str, int]] = values["calls"]
+    calls: list[Sizes] = values["calls"]
+    domains: Domains = {
+        name: range(sizes[0], sizes[1] + 1) if is_range else sizes
+        for name, (is_range, sizes) in values["domains"].items()
+    }
+    geometry = geometry_of(subject, list(domains))
+    domains, limits = bounded(geometry, domains) if not calls else (domains, ())
+    search = not calls
+    as_called = traced(geometry, domains, calls, dynamic=None, search=search)
+    calls = [call.sizes for call in as_called.series.calls]
+    dynamic = traced(geometry, domains, calls, dynamic=True, search=search)
+    if len(dynamic.series.calls) > len(calls):
+        calls = [call.sizes for call in dynamic.series.calls]
+        as_called = traced(geometry, domains, calls, dynamic=None)
     report = ShapeReport(
-        as_called=traced(subject, calls, dynamic=None), dynamic=traced(subject, calls, dynamic=True)
+        as_called=as_called.series,
+        dynamic=dynamic.series,
+        served={"as called": as_called.served, "dynamic=True": dynamic.served},
+        limits=limits,
     )
     (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(report))
     return TargetOutcome(status=Status.PASS, artifacts=(REPORT_FILE,))
 
 
 def traced(
-    subject: Subject, calls: Sequence[dict[str, int]], *, dynamic: bool | None
-) -> ShapeSeries:
-    """Return what the calls compile, of a model that nothing has called.
+    geometry: Geometry,
+    domains: Domains,
+    calls: Sequence[Sizes],
+    *,
+    dynamic: bool | None,
+    search: bool = False,
+) -> Traced:
+    """Return what the calls compile, of a model that nothing has called; with `search` also others.
 
     A call that fails is made in eager mode, too: what the model itself rejects says nothing.
     """
-    recorded = subject.in_fork(partial(_called, calls, dynamic), ShapeSeries)
-    return msgspec.structs.replace(
-        recorded,
-        calls=tuple(
-            msgspec.structs.replace(call, rejected=is_rejected(subject, call.sizes))
-            if call.error
-            else call
-            for call in recorded.calls
-        ),
+
+    def called(subject: Subject) -> Traced:
+        inside = replace(geometry, subject=subject)
+        with series(subject, dynamic=dynamic) as compiled:
+            caller = Search(compiled, inside, domains)
+            if search:
+                caller.run(calls)
+            else:
+                for sizes in calls:
+                    caller.call(sizes)
+            return Traced(series=compiled.record(), served=caller.served())
+
+    result = geometry.subject.in_fork(called, Traced)
+    checked = tuple(
+        msgspec.structs.replace(call, rejected=is_rejected(geometry, call.sizes))
+        if call.error
+        else call
+        for call in result.series.calls
+    )
+    return Traced(
+        series=msgspec.structs.replace(result.series, calls=checked), served=result.served
     )
 
 
-def _called(calls: Sequence[dict[str, int]], dynamic: bool | None, subject: Subject) -> ShapeSeries:
-    inputs = [inputs_of(subject, sizes) for sizes in calls]
-    with series(subject, dynamic=dynamic) as compiled:
-        for sizes, call_inputs in zip(calls, inputs, strict=True):
-            compiled.call(sizes, call_inputs)
-        return compiled.record()
-
-
-def is_rejected(subject: Subject, sizes: dict[str, int]) -> bool:
+def is_rejected(geometry: Geometry, sizes: Sizes) -> bool:
     """Whether the model fails for these sizes in eager mode."""
-
-    def fails(inside: Subject) -> bool:
-        try:
-            with inside.tensors():
-                call_once(replace(inside, inputs=inputs_of(inside, sizes)), inside.module)
-        except Exception:  # noqa: BLE001  (model code)
-            return True
-        return False
-
-    return subject.in_fork(fails, bool)
+    return geometry.subject.in_fork(
+        lambda subject: rejection(replace(geometry, subject=subject), sizes) is not None, bool
+    )

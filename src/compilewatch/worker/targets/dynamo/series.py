@@ -30,20 +30,23 @@ RECOMPILE_LIMIT = "recompile_limit"
 
 
 class Series:
-    """Calls of one compiled model, one after the other; see `series`."""
+    """Calls of one compiled model, one after the other; see `series`.
+
+    `compile_ids` are those of the graphs, of which `versions` knows more.
+    """
 
     def __init__(self, subject: Subject, *, dynamic: bool | None, backend: Backend) -> None:
         self._subject, self._dynamic = subject, dynamic
-        self._versions = Versions(dynamic=dynamic)
-        self._graphs: list[str] = []
+        self.versions = Versions(dynamic=dynamic)
+        self.compile_ids: list[str] = []
         self._ran: list[int] = []
-        self._calls: list[ShapeCall] = []
+        self.calls: list[ShapeCall] = []
         self._breaks = 0
-        self._limit: StackFrame | None = None
+        self.limit: StackFrame | None = None
 
         def recorder(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-            number = len(self._graphs)
-            self._graphs.append(self._versions.graph(graph))
+            number = len(self.compile_ids)
+            self.compile_ids.append(self.versions.graph(graph))
             compiled = backend(graph, inputs)
 
             def run(*args: Any) -> Any:
@@ -57,41 +60,41 @@ class Series:
 
     def call(self, sizes: dict[str, int], inputs: ExampleInputs) -> ShapeCall:
         """Call the compiled model, and return what that compiled; an exception is recorded."""
-        self._versions.call = len(self._calls) + 1
+        self.versions.call = len(self.calls) + 1
         self._ran.clear()
-        before, error = len(self._graphs), ""
+        before, error = len(self.compile_ids), ""
         captured = Capture()
         counters.clear()
-        with self._versions.listening(), captures.listening(captured):
+        with self.versions.listening(), captures.listening(captured):
             try:
                 call_once(replace(self._subject, inputs=inputs), self._compiled)
             except Exception as failure:  # noqa: BLE001  (the edge to the compiler and to the model)
                 error = one_line(failure)
         for graph_break in captured.breaks():
             self._breaks += graph_break.occurrences
-            if graph_break.code == RECOMPILE_LIMIT and self._limit is None:
-                self._limit = StackFrame(
+            if graph_break.code == RECOMPILE_LIMIT and self.limit is None:
+                self.limit = StackFrame(
                     file=graph_break.file, line=graph_break.line, function=graph_break.function
                 )
         call = ShapeCall(
             sizes=sizes,
-            compiled=len(self._graphs) - before,
+            compiled=len(self.compile_ids) - before,
             served_by=tuple(dict.fromkeys(self._ran)),
             error=error,
         )
-        self._calls.append(call)
+        self.calls.append(call)
         return call
 
     def record(self) -> ShapeSeries:
         """Return what all calls met."""
-        compiled = self._versions.compiled
+        compiled = self.versions.compiled
         return ShapeSeries(
             dynamic=self._dynamic,
-            calls=tuple(self._calls),
-            graphs=tuple(_graph(compiled[compile_id]) for compile_id in self._graphs),
-            recompilations=self._versions.recompilations(),
+            calls=tuple(self.calls),
+            graphs=tuple(_graph(compiled[compile_id]) for compile_id in self.compile_ids),
+            recompilations=self.versions.recompilations(),
             graph_breaks=self._breaks,
-            limit=self._limit,
+            limit=self.limit,
         )
 
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from traceback import FrameSummary
 from types import FrameType
 from typing import Any
@@ -94,16 +95,43 @@ class Version:
         """The first guard on symbols that does not hold for sizes, and the line it is from."""
         if self.environment is None:
             return None
-        values = {
-            symbol: sizes[name]
-            for symbol, sources in self.environment.var_to_sources.items()
-            for name in map(_dimension, sources)
-            if name in sizes
-        }
+        values = {symbol: sizes[name] for symbol, name in self._symbols if name in sizes}
         for guard in self.environment.guards:
             if guard.expr.xreplace(values) == sympy.false:
                 return guard.expr, self.needs.get(str(guard.expr))
         return None
+
+    def holds(self, tensors: dict[str, int]) -> bool:
+        """Whether it serves tensors of these sizes, as its ranges and guards say."""
+        values: dict[Any, int] = {}
+        for name, expression in self._expressions.items():
+            size = tensors.get(name)
+            if size is None:
+                continue
+            lower, upper = self._ranges.get(name, (expression, expression))
+            if size < lower or (upper is not None and size > upper):
+                return False
+            if not isinstance(expression, int) and values.setdefault(expression, size) != size:
+                return False
+        return self.unmet(tensors) is None
+
+    @cached_property
+    def _ranges(self) -> dict[str, tuple[int, int | None]]:
+        return self.dynamic()
+
+    @cached_property
+    def _symbols(self) -> list[tuple[sympy.Basic, str]]:
+        sources = self.environment.var_to_sources.items()
+        return [(symbol, _dimension(source)) for symbol, several in sources for source in several]
+
+    @cached_property
+    def _expressions(self) -> dict[str, Any]:
+        """The sizes of its tensors: numbers, or expressions of symbols."""
+        sizes = self.sizes()
+        return {
+            name: self.environment.replace(size.node.expr) if name in self._ranges else sizes[name]
+            for name, size in self.tensors.items()
+        }
 
 
 class Versions(logging.Handler):

@@ -1,0 +1,319 @@
+"""Which sizes a series is called with: what Dynamo says of its graphs decides on the next call.
+
+A graph knows for which sizes it is (`Version.holds`). A size that no graph is for is called; where
+all have one, both sides of each bound, 1 and 2, and the ends are, to confirm it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+import torch
+
+from compilewatch.contract.failures import error_record, one_line
+from compilewatch.errors import InputsError, UsageError, did_you_mean
+from compilewatch.extras.shapes.records import ServedSizes, SizeLimit
+from compilewatch.extras.shapes.worker.serving import Follows, Sizes, resized, size_by
+from compilewatch.records import CodePlace, Mode, Tier
+from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.example_inputs.sizes import (
+    SEQUENCE,
+    arguments,
+    inputs_of,
+    sizes_of,
+    tokens_of,
+)
+from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets.dynamo.series import Series
+
+MOST_CALLS = 20
+
+Domains = Mapping[str, Sequence[int]]
+"""The sizes of each dimension that are served, in order."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How the sizes of a subject's tensors follow from those that are served."""
+
+    subject: Subject
+    names: Mapping[int | str, str]
+    follows: Follows
+
+    def inputs(self, sizes: Mapping[str, int]) -> ExampleInputs:
+        """Return the subject's inputs in other sizes."""
+        own = self.subject.inputs
+        with self.subject.tensors(), torch.no_grad():
+            args, kwargs = resized((own.args, own.kwargs), self.follows, sizes)
+        return replace(own, args=args, kwargs=kwargs)
+
+    def tensors(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of tensors, by Dynamo's names of their dimensions."""
+        return self._own | {
+            f"{self.names[key]}.{dimension}": size_by(rule, sizes)
+            for key, dimensions in self.follows.items()
+            for dimension, rule in dimensions.items()
+        }
+
+    @cached_property
+    def _own(self) -> dict[str, int]:
+        return {name: size for name, size in sizes_of(self.subject).items() if "." in name}
+
+
+def geometry_of(subject: Subject, names: Sequence[str]) -> Geometry:
+    """Find out which dimensions of the inputs follow from which sizes.
+
+    Raises UsageError for a dimension that the inputs do not have.
+    """
+    own = sizes_of(subject)
+    for name in names:
+        if name not in own:
+            raise UsageError(
+                f"the inputs have no dimension {name!r}{did_you_mean(name, own)}; "
+                f"they have {', '.join(own)}"
+            )
+    given = subject.inputs
+    keys: dict[int | str, str] = dict(
+        zip(range(len(given.args)), arguments(subject, given), strict=False)
+    )
+    keys |= {name: name for name in given.kwargs}
+    constants: dict[int | str, dict[int, tuple[int, dict[str, int]]]] = {}
+    for name in names:
+        for step in (1, -1):
+            changed = arguments(subject, inputs_of(subject, {name: own[name] + step}))
+            before = arguments(subject, given)
+            moved = {
+                (key, dimension): step * (int(size) - int(before[argument].shape[dimension]))
+                for key, argument in keys.items()
+                if isinstance(before[argument], torch.Tensor)
+                for dimension, size in enumerate(changed[argument].shape)
+                if int(size) != int(before[argument].shape[dimension])
+            }
+            if moved:
+                break
+        for (key, dimension), factor in moved.items():
+            dimensions = constants.setdefault(key, {})
+            size = int(before[keys[key]].shape[dimension])
+            constant, factors = dimensions.get(dimension, (size, {}))
+            dimensions[dimension] = (constant - factor * own[name], {**factors, name: factor})
+    return Geometry(subject, keys, constants)
+
+
+def middle(geometry: Geometry, domains: Domains) -> Sizes:
+    """Return sizes that are nothing special: not 0 or 1, not equal, near those of the inputs."""
+    own, chosen = sizes_of(geometry.subject), dict[str, int]()
+    fixed = {size for name, size in own.items() if "." in name}
+    for name, domain in domains.items():
+        near = sorted(domain, key=lambda size: (size < 2, abs(size - own[name] - 1)))
+        free = (size for size in near[:16] if size not in fixed | set(chosen.values()))
+        chosen[name] = next(free, near[0])
+    return chosen
+
+
+def bounded(geometry: Geometry, domains: Domains) -> tuple[Domains, tuple[SizeLimit, ...]]:
+    """Leave out what eager mode rejects; returns the rest, and where each dimension ends.
+
+    Raises InputsError where it rejects sizes in the middle of all dimensions.
+    """
+    middle_sizes = middle(geometry, domains)
+
+    def all_limits(subject: Subject) -> tuple[SizeLimit, ...]:
+        inside = replace(geometry, subject=subject)
+        if (limit := rejection(inside, middle_sizes)) is not None:
+            raise InputsError(f"the model itself fails for {words_of(middle_sizes)}: {limit.error}")
+        ends = ((name, end) for name in domains for end in (0, len(domains[name]) - 1))
+        return tuple(filter(None, (_limit(inside, domains, *end) for end in ends)))
+
+    limits = geometry.subject.in_fork(all_limits, tuple[SizeLimit, ...])
+    bounds = dict(domains)
+    for limit in limits:
+        domain = bounds[limit.name]
+        upper = domain[-1] > limit.size
+        at = domain.index(limit.size)
+        bounds[limit.name] = domain[: at + 1] if upper else domain[at:]
+    return bounds, limits
+
+
+def _limit(geometry: Geometry, domains: Domains, name: str, end: int) -> SizeLimit | None:
+    """Return the last size towards an end that eager mode accepts; None where that is the end."""
+    domain, inner = domains[name], middle(geometry, domains)
+    accepted, limit = domain.index(inner[name]), rejection(geometry, inner | {name: domain[end]})
+    if limit is None:
+        positions = _positions(geometry, domain) if name == SEQUENCE and end else end
+        if positions == end:
+            return None
+        least = {other: sizes[0] for other, sizes in domains.items()}
+        limit = _rejection_of_real(geometry, least | {name: domain[end]})
+        return limit and msgspec.structs.replace(limit, name=name, size=domain[positions])
+    while abs(end - accepted) > 1:
+        between = (accepted + end) // 2
+        if (nearer := rejection(geometry, inner | {name: domain[between]})) is None:
+            accepted = between
+        else:
+            end, limit = between, nearer
+    return msgspec.structs.replace(limit, name=name, size=domain[accepted])
+
+
+def _positions(geometry: Geometry, domain: Sequence[int]) -> int:
+    """Return the index of the longest text that the rules for inputs make, or the last one."""
+    subject = geometry.subject
+    longest = make_inputs(subject.module, subject.request, None, length=domain[-1])
+    return min(bisect_right(domain, tokens_of(longest) or domain[-1]), len(domain)) - 1
+
+
+def _rejection_of_real(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
+    """Call the model on real tensors: fake ones have no values that an index could miss."""
+    request = msgspec.structs.replace(geometry.subject.request, tier=Tier.REAL)
+    module = build_model(request, None).module
+    module.train(request.target.mode is Mode.TRAIN)
+    inputs = make_inputs(module, request, None)
+    subject = replace(
+        geometry.subject, request=request, module=module, inputs=inputs, fake_mode=None
+    )
+    return rejection(replace(geometry, subject=subject), sizes)
+
+
+def rejection(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
+    """Return why eager mode rejects sizes; None where it does not."""
+    subject = geometry.subject
+    try:
+        with subject.tensors(), torch.no_grad():
+            subject = replace(subject, inputs=geometry.inputs(sizes))
+            subject.call(subject.module)
+    except Exception as error:  # noqa: BLE001  (model code)
+        record = error_record(error)
+        place = CodePlace(
+            file=record.file or "?", line=record.line or 0, function=record.function or "?"
+        )
+        return SizeLimit(name="", size=0, error=one_line(error), place=place)
+    return None
+
+
+def words_of(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size}" for name, size in sizes.items())
+
+
+class Search:
+    """Calls a series with sizes until its graphs are known for all sizes of a range."""
+
+    def __init__(self, compiled: Series, geometry: Geometry, domains: Domains) -> None:
+        self._compiled, self._geometry, self._domains = compiled, geometry, domains
+        self._middle = middle(geometry, domains)
+        self.first = self._middle | {
+            name: domains[name][0] for name in ("batch",) if name in domains
+        }
+        self._values = {
+            name: _coarse(domain, self.first[name], self._middle[name])
+            for name, domain in domains.items()
+        }
+        self._served: dict[tuple[int, ...], int] = {}
+
+    def run(self, calls: Sequence[Sizes] = ()) -> None:
+        """Make the calls, and those that are needed to know the rest."""
+        for sizes in calls or (self.first,):
+            self.call(sizes)
+        while len(self._compiled.calls) < MOST_CALLS and self._compiled.limit is None:
+            made = [call.sizes for call in self._compiled.calls]
+            candidates = itertools.chain(self._unserved(), self._to_confirm())
+            sizes = next((sizes for sizes in candidates if sizes not in made), {})
+            if not sizes:
+                break
+            self.call(sizes)
+
+    def call(self, sizes: Sizes) -> None:
+        self._compiled.call(sizes, self._geometry.inputs(sizes))
+
+    def graph_for(self, sizes: Sizes) -> int | None:
+        """Return the number of the first graph of a call; None where it would be compiled.
+
+        It is -1 where the sizes of the first graph's tensors are not those of arguments.
+        """
+        key = tuple(sizes.values())
+        if self._served.get(key) is not None:
+            return self._served[key]
+        entry, known = self._compiled.compile_ids[0].partition("/")[0], False
+        tensors = self._geometry.tensors(sizes)
+        for compile_id, version in reversed(self._compiled.versions.compiled.items()):
+            if compile_id.partition("/")[0] == entry and not version.tensors.keys().isdisjoint(
+                tensors
+            ):
+                known = True
+                if version.holds(tensors):
+                    self._served[key] = self._compiled.compile_ids.index(compile_id)
+                    return self._served[key]
+        return None if known else -1
+
+    def _unserved(self) -> Iterator[Sizes]:
+        """Yield sizes without a graph: first those that differ least from the first call."""
+        ranks = {name: {v: i for i, v in enumerate(vs)} for name, vs in self._values.items()}
+
+        def distance(sizes: Sizes) -> tuple[int, int]:
+            rank = [ranks[name][size] for name, size in sizes.items()]
+            return sum(map(bool, rank)), sum(rank)
+
+        for sizes in sorted(self._grid(), key=distance):
+            if self.graph_for(sizes) is None:
+                yield sizes
+
+    def _grid(self) -> Iterator[Sizes]:
+        for values in itertools.product(*self._values.values()):
+            yield dict(zip(self._values, values, strict=True))
+
+    def _to_confirm(self) -> Iterator[Sizes]:
+        """Yield the ends, 1 and 2, both sides of each bound, and the corners."""
+        for name, domain in self._domains.items():
+            special = (domain[-1], *(size for size in (1, 2) if size in domain), domain[0])
+            for size in (*special, *self.bounds(name)):
+                yield self._middle | {name: size}
+        for end in (-1, 0):
+            yield {name: domain[end] for name, domain in self._domains.items()}
+
+    def bounds(self, name: str) -> Iterator[int]:
+        """Yield both sides of each size at which another graph begins to serve."""
+        domain = self._domains[name]
+        values = sorted(self._values[name])
+        for low, high in itertools.pairwise(values):
+            at = self.graph_for(self._middle | {name: low})
+            if at == self.graph_for(self._middle | {name: high}):
+                continue
+            first, last = domain.index(low), domain.index(high)
+            while last - first > 1:
+                between = (first + last) // 2
+                if self.graph_for(self._middle | {name: domain[between]}) == at:
+                    first = between
+                else:
+                    last = between
+            yield from (domain[first], domain[last])
+
+    def served(self) -> ServedSizes:
+        """Return which graph serves which sizes: of up to two dimensions, in steps."""
+        names = list(self._domains)[:2]
+        values = {name: tuple(sorted(self._values[name])) for name in names}
+        called = {
+            tuple(call.sizes.values()): call.served_by[0]
+            for call in self._compiled.calls
+            if call.served_by
+        }
+        graphs = []
+        for point in itertools.product(*values.values()):
+            sizes = self._middle | dict(zip(names, point, strict=True))
+            graph = called.get(tuple(sizes.values()), self.graph_for(sizes))
+            graphs.append(-1 if graph is None else graph)
+        return ServedSizes(values=values, graphs=tuple(graphs))
+
+
+def _coarse(domain: Sequence[int], first: int, inner: int) -> tuple[int, ...]:
+    """Return some sizes of a domain: first the usual ones, at the end the special ones."""
+    ends = (domain[-1], domain[-1] - 1, domain[0] + 1, domain[0], 2, 1)
+    powers = [2**k + one for k in range(2, domain[-1].bit_length()) for one in (0, 1)]
+    if len(domain) < 2 + len(powers):
+        powers = list(domain)
+    near = sorted(powers, key=lambda size: abs(size - inner))
+    ordered = (first, inner, inner + 1, *(size for size in near if size not in ends), *ends)
+    return tuple(size for size in dict.fromkeys(ordered) if size in domain)
