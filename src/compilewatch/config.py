@@ -280,7 +280,9 @@ def load_settings(
     and `environ` replace the current folder and `os.environ`.
     """
     folder = (folder or Path.cwd()).absolute()
-    path = find_file(folder)
+    # That of the folder, of the nearest one above it, or of the checkout.
+    candidates = (place / FILE for place in (folder, *folder.parents, CHECKOUT))
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
     checkout = CHECKOUT if (CHECKOUT / "inputs").is_dir() else folder
     home = path.parent if path is not None else checkout
     # By dotted name, `loki.url`.
@@ -348,12 +350,6 @@ def where_to_set(name: str) -> str:
     table = f" in the table [{section}]" if section else " in"
     of = "of " if section else ""
     return f"{field}{table} {of}{FILE}, or {PREFIX}{name.replace('.', '_').upper()}"
-
-
-def find_file(folder: Path) -> Path | None:
-    """compilewatch.toml of a folder, of the nearest one above it, or of the checkout."""
-    candidates = [place / FILE for place in (folder, *folder.parents, CHECKOUT)]
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:

@@ -624,6 +624,7 @@ def _request(
         placing = [override for override in overrides if override.get("packages")]
         spec, target = place_model(spec, target, placing, known)
     folder = Path(settings.overrides_dir)
+    evaluates_variants = catalogue.entry(target.name).evaluates_variants
     return Request(
         model=spec,
         target=target,
@@ -631,7 +632,7 @@ def _request(
         device=_device(target, known),
         tier=settings.tier,
         depth=settings.depth,
-        variants=catalogue.variants_of(target.name, settings.variants),
+        variants=settings.variants if evaluates_variants else records.Variants.MAIN,
         deadlines=catalogue.deadlines_of(target.name, settings.deadlines),
         memory_limit_bytes=settings.memory_limit_bytes,
         inputs_file=spec.inputs_file,
@@ -643,16 +644,15 @@ def _device(target: Target, known: Mapping[str, Environment]) -> records.Declare
     """Return the device that a request declares: the named one, or that of a forecast."""
     environment = known.get(target.environment)
     route = environment and catalogue.route_of(target.name, environment.packages)
-    if target.device == catalogue.CPU and route and route.forecast:
-        family = f"{target.name}:{target.backend}" if target.backend else target.name
-        try:
-            return catalogue.declared(family)
-        except UsageError:
-            raise UsageError(
-                f"no forecast for {target.backend}: TorchNeuron is for trn2 and trn3; for others, "
-                f"{create_command('neuron-xla')}"
-            ) from None
-    return catalogue.declared(target.device)
+    if target.device != catalogue.CPU or not route or not route.forecast:
+        return catalogue.declared(target.device)
+    rows = {row.name: row for row in catalogue.devices() if row.kind == target.name}
+    if target.backend and target.backend not in rows:
+        raise UsageError(
+            f"no forecast for {target.backend}: TorchNeuron is for {' and '.join(rows)}; for "
+            f"others, {create_command('neuron-xla')}"
+        )
+    return rows[target.backend] if target.backend else catalogue.declared(target.name)
 
 
 def _result_without_run(

@@ -61,11 +61,6 @@ def may_be_baseline(run: Run) -> bool:
     return run.state == "finished" and not run.missing_shards
 
 
-def same_settings(run: Run, other: Run) -> bool:
-    """Whether two runs evaluated models of one source alike, whichever models they were."""
-    return scope(run, "depth", "tier") == scope(other, "depth", "tier")
-
-
 def scope(run: Run, *settings: str) -> tuple[object, ...]:
     """What a run evaluated, whatever the versions were. Not hashable."""
     names = settings or ("selection", "targets", "train_top", "depth", "tier")

@@ -460,18 +460,14 @@ def _row(way: EvaluationMode, results: list[records.Result]) -> MatrixRow:
     ]
     judged = [result for result in ordered if not result.is_forecast]
     if any(result.status not in records.NOT_RUN for result in judged):
-        before = next((result for result in judged if _ended_before_compiling(result)), None)
+        early = (r for r in judged if _wrong(r) and r.phase in _BEFORE_COMPILING)
+        before = next(early, None)
         cells.insert(0, Cell(layer=EAGER, failed=before is not None, result=before))
     return MatrixRow(model=ordered[0].request.model, way=way, cells=tuple(cells))
 
 
 def _wrong(result: records.Result) -> bool:
     return result.status not in {records.Status.PASS, *records.NOT_RUN, *records.FORECASTS}
-
-
-def _ended_before_compiling(result: records.Result) -> bool:
-    """An error, timeout, crash or lack of memory before the compiler ran."""
-    return _wrong(result) and result.phase in _BEFORE_COMPILING
 
 
 def _failed(result: records.Result) -> bool:

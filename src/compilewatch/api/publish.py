@@ -144,10 +144,9 @@ def _past(
 
     `runs` come newest first.
     """
-    earlier = [
-        other for other in runs if other.id < run.id and comparison.same_settings(run, other)
-    ]
-    scope = comparison.scope(run)
+    scope, settings = comparison.scope(run), comparison.scope(run, "depth", "tier")
+    older = (other for other in runs if other.id < run.id)
+    earlier = [other for other in older if comparison.scope(other, "depth", "tier") == settings]
     alike = [o for o in earlier if comparison.may_be_baseline(o) and comparison.scope(o) == scope]
     recent, alike = earlier[: RUNS_SHOWN - 1], alike[: RUNS_SHOWN - 1]
     outcomes, damaged = store.outcomes(list({other.id for other in (*recent, *alike)}))

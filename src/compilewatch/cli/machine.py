@@ -121,11 +121,11 @@ def _machine(settings: Settings) -> Iterator[DoctorCheck]:
     cores = os.cpu_count() or 1
     yield _judged("cores", f"{cores}; a sweep runs {plural(settings.jobs, 'job')}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    each = settings.memory_limit_bytes
+    job_bytes = settings.memory_limit_bytes
     yield _judged(
         "memory",
-        f"{memory / 2**30:.0f} GiB; each job may use {each / 2**30:g} GiB",
-        memory >= settings.jobs * each,
+        f"{memory / 2**30:.0f} GiB; each job may use {job_bytes / 2**30:g} GiB",
+        memory >= settings.jobs * job_bytes,
         "lower memory_limit_gib or jobs in compilewatch.toml",
     )
 
@@ -170,24 +170,24 @@ def _shipped_and(own: Path | None) -> str:
 
 def _environments(settings: Settings, fresh: bool) -> Iterator[DoctorCheck]:
     """Each environment, what is wrong with its packages for Neuron, and what Neuron gives here."""
-    here, given = installed.machine(), {"nothing": "no environment for it"}
+    here, facts = installed.machine(), {"nothing": "no environment for it"}
     for listed in interpreters.listing(Environments(settings.cache_folder), fresh=fresh):
-        made = listed.environment
+        known = listed.environment
         if listed.name not in INTERPRETERS:  # `_interpreter` reports that
-            fact = f"torch {made.torch}" if made else listed.state.replace("_", " ")
-            yield _judged(f"env {listed.name}", fact, made is not None, listed.advice)
-        if made is None:
+            fact = f"torch {known.torch}" if known else listed.state.replace("_", " ")
+            yield _judged(f"env {listed.name}", fact, known is not None, listed.advice)
+        if known is None:
             continue
-        ability = installed.ability(made.packages, here)
-        if problem := installed.problem(made.packages, made.placeholders, here):
-            yield _judged(f"neuron in {made.name}", problem, False)
+        ability = installed.ability(known.packages, here)
+        if problem := installed.problem(known.packages, known.placeholders, here):
+            yield _judged(f"neuron in {known.name}", problem, False)
         if not problem or ability == "forecast":
             names = ("torch-neuronx", "torch-mlir", "neuronx-cc")
-            versions = (f"{n} {made.packages[n]}" for n in names if n in made.packages)
-            given.setdefault(ability, f"environment {made.name} has {', '.join(versions)}")
-    best = next(ability for ability in installed.ABILITIES if ability in given)
+            versions = (f"{n} {known.packages[n]}" for n in names if n in known.packages)
+            facts.setdefault(ability, f"environment {known.name} has {', '.join(versions)}")
+    best = next(ability for ability in installed.ABILITIES if ability in facts)
     advice = installed.better(best, here)
-    yield _judged("neuron", f"{best}: {given[best]}; {here}", not advice, advice)
+    yield _judged("neuron", f"{best}: {facts[best]}; {here}", not advice, advice)
 
 
 def _outputs(settings: Settings) -> DoctorCheck:

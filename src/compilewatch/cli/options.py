@@ -131,14 +131,12 @@ _ONE_REQUEST: Sequence[Decorator] = (
 
 
 def one_request_options(function: Callable[..., Any], *, optional: bool = False) -> Any:
-    """The options that say how a single model is evaluated."""
+    """The options that say how a single model is evaluated.
+
+    A command that can do without a model (`optional`) then uses none of them.
+    """
     argument = click.argument("model", required=not optional, shell_complete=completion.models)
     return together(argument, *_ONE_REQUEST)(function)
-
-
-def optional_request_options(function: Callable[..., Any]) -> Any:
-    """The same for a command that can do without a model, and then uses none of the options."""
-    return one_request_options(function, optional=True)
 
 
 def show_creation(line: str) -> None:

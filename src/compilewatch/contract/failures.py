@@ -116,7 +116,8 @@ def error_code(error: BaseException) -> str:
     for pattern, code in _CODES_BY_MESSAGE:
         if re.search(pattern, message):
             return code
-    return snake_case(type(error).__name__)[:60]
+    words = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+    return re.sub(words, "_", type(error).__name__).lower()[:60]
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -167,10 +168,6 @@ def how_to_get(module: str) -> str:
         f"needs the package {package}, which is not in this environment: `compilewatch env create "
         f"{package} --with {package}`, then --environment {package}"
     )
-
-
-def snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _place(error: BaseException) -> Place | None:

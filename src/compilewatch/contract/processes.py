@@ -54,7 +54,7 @@ def run(
     more than `memory_bytes`. It gets the signal `warning` first.
     """
     with (
-        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as feed,
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
@@ -71,10 +71,10 @@ def run(
                 return MemoryExpiredError
             return None
 
-        given.write(content)
-        given.seek(0)
+        feed.write(content)
+        feed.seek(0)
         process = subprocess.Popen(
-            command, stdin=given, stdout=output, stderr=errors, start_new_session=True, **options
+            command, stdin=feed, stdout=output, stderr=errors, start_new_session=True, **options
         )
         end = time.monotonic() + seconds
         completed, limit = Completed(command, 0), None

@@ -236,11 +236,6 @@ def deadlines_of(target: str, deadlines: records.Deadlines) -> records.Deadlines
     )
 
 
-def variants_of(target: str, variants: records.Variants) -> records.Variants:
-    """Return which input variants a target evaluates."""
-    return variants if entry(target).evaluates_variants else records.Variants.MAIN
-
-
 def in_default_environment(target: records.Target) -> bool:
     """Whether a target is in its default environment, or in that one with further packages.
 

@@ -89,11 +89,11 @@ def read_overrides(own: Path | None) -> tuple[dict[str, Any], ...]:
     `own` is a project's folder of overrides. `worker/model/overrides.py` validates them; a key only
     depends on which models they select and on their content. Raises ConfigError.
     """
-    found: list[dict[str, Any]] = []
+    overrides: list[dict[str, Any]] = []
     folders = (OVERRIDES,) if own is None else (OVERRIDES, own)
     for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
         entries = toml_table(path).get("override", [])
         if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise ConfigError(f"{path}: overrides are written as [[override]] tables")
-        found += ({k: v for k, v in e.items() if k not in ("reason", "date")} for e in entries)
-    return tuple(found)
+        overrides += ({k: v for k, v in e.items() if k not in ("reason", "date")} for e in entries)
+    return tuple(overrides)

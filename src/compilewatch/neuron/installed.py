@@ -56,13 +56,13 @@ def machine() -> Machine:
 
 def placeholders() -> dict[str, str]:
     """Return the names and versions of PyPI's placeholders in this interpreter."""
-    found = {}
+    versions = {}
     for name in NAMES:
         for distribution in metadata.distributions(name=name):
             files = [file.locate() for file in distribution.files or () if file.suffix == ".py"]
             if len(files) == 1 and "WRONG PACKAGE" in Path(str(files[0])).read_text("utf-8"):
-                found[name] = distribution.version
-    return found
+                versions[name] = distribution.version
+    return versions
 
 
 def ability(packages: Mapping[str, str], here: Machine) -> str:

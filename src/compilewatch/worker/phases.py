@@ -251,16 +251,11 @@ def _with_variants(
     results = tuple(
         records.VariantResult(
             name=name,
-            status=found.status,
-            detail=found.detail,
-            graphs=found.graphs,
-            graph_breaks=found.graph_breaks,
-            ops=found.ops,
-            fullgraph=found.fullgraph,
-            breaks=found.breaks,
+            ops=one.ops,
             inputs=its_inputs,
+            **{field: getattr(one, field) for field in records.Outcome.__struct_fields__},
         )
-        for name, (found, its_inputs) in evaluated.items()
+        for name, (one, its_inputs) in evaluated.items()
     )
     detail = outcome.detail if worst == main else f"with {worst}: {outcome.detail}"
     outcome = msgspec.structs.replace(outcome, detail=detail, variant=worst, variants=results)

@@ -407,16 +407,16 @@ def rewritten_lines(breaks: Sequence[records.GraphBreak], place: Place) -> Chang
     sites = [(b, site) for b in breaks if (site := _site(b, place)) is not None]
     caught = {b.fingerprint for b in breaks if _is_caught(b, place)}
     for rule in RULES:
-        found: dict[tuple[Edit, ...], None] = {}
+        applied: dict[tuple[Edit, ...], None] = {}
         for graph_break, site in sites:
             if rule.apply in CHECKS and graph_break.fingerprint in caught:
                 continue
             if re.search(rule.when, f"{graph_break.code} {graph_break.reason}"):
-                found |= {edits: None for edits in [rule.apply(site)] if edits}
-        if len(found) > 1:
-            together = dict.fromkeys(edit for edits in found for edit in edits)
+                applied |= {edits: None for edits in [rule.apply(site)] if edits}
+        if len(applied) > 1:
+            together = dict.fromkeys(edit for edits in applied for edit in edits)
             yield change(rule, tuple(together), place.source_of)
-        for edits in found:
+        for edits in applied:
             yield change(rule, edits, place.source_of)
 
 

@@ -35,7 +35,7 @@ _OF_RUNS = frozenset(
 
 
 @click.command("fix")
-@options.optional_request_options
+@partial(options.one_request_options, optional=True)
 @click.option(
     "--all-of",
     "run",

@@ -204,11 +204,11 @@ def run_verification(
     except subprocess.TimeoutExpired:
         return _failed(records.LATE, f"not within {VERIFICATION_SECONDS:g} s")
     try:
-        found = msgspec.json.decode(out.splitlines()[-1])
+        values = msgspec.json.decode(out.splitlines()[-1])
         steps = tuple(
-            records.VerificationStep(name=n, passed=p, detail=d) for n, p, d in found.pop("steps")
+            records.VerificationStep(name=n, passed=p, detail=d) for n, p, d in values.pop("steps")
         )
-        return msgspec.convert({**found, "steps": steps}, records.Verification)
+        return msgspec.convert({**values, "steps": steps}, records.Verification)
     except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
         return _failed("the verification runs", last_line(err))
 

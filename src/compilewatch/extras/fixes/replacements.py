@@ -131,18 +131,18 @@ def tensor_again(
 
 def copied(*values: Any) -> Any:
     """Return copies of arguments; neither tensors nor caches in objects are shared with them."""
-    tensors = [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
-    return copy.deepcopy(values, {id(each): each.detach().clone() for each in tensors})
+    tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
+    return copy.deepcopy(values, {id(tensor): tensor.detach().clone() for tensor in tensors})
 
 
 @contextlib.contextmanager
 def edited(module: str, path: str, *edits: tuple[str, str]) -> Iterator[None]:
     """Edit a function while the context is open, in addition to edits that are in force."""
-    found: Any = importlib.import_module(module)
+    owner: Any = importlib.import_module(module)
     for name in path.split("."):
-        found = inspect.getattr_static(found, name)
-    found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
-    function = inspect.unwrap(found)  # without its decorators
+        owner = inspect.getattr_static(owner, name)
+    owner = getattr(owner, "__func__", None) or getattr(owner, "fget", None) or owner
+    function = inspect.unwrap(owner)  # without its decorators
     before, others = function.__code__, IN_FORCE.get(function, ())
     IN_FORCE[function] = (*others, *edits)
     try:
@@ -177,5 +177,5 @@ def edited_code(function: FunctionType, edits: tuple[tuple[str, str], ...]) -> C
     for code in waiting:
         if (code.co_name, code.co_firstlineno) == (function.__name__, first):
             return code
-        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     raise RuntimeError(f"{file} differs: it has no {function.__qualname__} at line {first}")

@@ -194,11 +194,11 @@ def listed(site: rewriting.Site) -> rewriting.Edits:
     return ()
 
 
-def _as_list(site: rewriting.Site, given: ast.GeneratorExp) -> Edit | None:
+def _as_list(site: rewriting.Site, argument: ast.GeneratorExp) -> Edit | None:
     """Put brackets around a generator, which keeps its lines as they are."""
-    first, last = rewriting.lines_of(given)
+    first, last = rewriting.lines_of(argument)
     lines = [line.encode() for line in site.lines[first - 1 : last]]
-    start, end = given.col_offset, given.end_col_offset or 0
+    start, end = argument.col_offset, argument.end_col_offset or 0
     own = lines[0][start : start + 1] == b"(" and lines[-1][end - 1 : end] == b")"
     if not own:
         return None
@@ -207,7 +207,7 @@ def _as_list(site: rewriting.Site, given: ast.GeneratorExp) -> Edit | None:
     opened, closed = (b"([", b"])") if call else (b"[", b"]")
     lines[-1] = lines[-1][: end - 1] + closed + lines[-1][end:]
     lines[0] = lines[0][:start] + opened + lines[0][start + 1 :]
-    return site.edit(given, b"".join(lines).decode())
+    return site.edit(argument, b"".join(lines).decode())
 
 
 @rule(

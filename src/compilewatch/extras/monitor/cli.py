@@ -61,7 +61,8 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
     root = Path(settings.output_dir).absolute()
     address = f"http://{HOST}:{port}"
     click.echo(f"{address} shows {root}; Ctrl-C ends it", err=True)
-    if not no_browser and _has_display():
+    displays = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if not no_browser and any(map(os.environ.get, displays)):
         threading.Thread(target=_open_when_ready, args=(address, port), daemon=True).start()
     script = Path(__file__).with_name("page.py")
     arguments = ["run", str(script), "--server.port", str(port), "--", str(root)]
@@ -89,10 +90,6 @@ def _check_port(port: int) -> None:
             raise UsageError(
                 f"port {port} cannot be used ({error.strerror}): choose another one with --port"
             ) from None
-
-
-def _has_display() -> bool:
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
 def _open_when_ready(address: str, port: int) -> None:

@@ -147,12 +147,12 @@ def _head(
     st.caption("running; this page follows it" if entry.state == "running" else entry.state)
     if total:
         st.progress(min(1.0, done / total), f"{done} of {total}")
-    shown, found = tuple(figures), tuple(alerts)
+    shown, warnings = tuple(figures), tuple(alerts)
     for column, (name, value) in zip(st.columns(len(shown) or 1), shown, strict=False):
         column.metric(name, value)
-    for level, text, advice in found:
+    for level, text, advice in warnings:
         getattr(st, level)(f"**{_plain(text)}** → {_plain(advice)}")
-    if shown and not found:
+    if shown and not warnings:
         st.success("Nothing deserves attention.")
     return True
 

@@ -316,7 +316,8 @@ class _Pruned(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST | None:
         if isinstance(node, ast.Expr):
             value = node.value
-            in_place = isinstance(value, ast.Call) and _is_in_place(value.func)
+            function = value.func if isinstance(value, ast.Call) else None
+            in_place = isinstance(function, ast.Attribute) and function.attr.endswith("_")
             if not in_place and not isinstance(value, ast.Yield | ast.YieldFrom | ast.Await):
                 return None
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -328,10 +329,6 @@ class _Pruned(ast.NodeTransformer):
             if any(isinstance(side, ast.Constant) and side.value == 0 for side in sides):
                 return ast.copy_location(ast.Constant(0), node)
         return self.generic_visit(node)
-
-
-def _is_in_place(function: ast.expr) -> bool:
-    return isinstance(function, ast.Attribute) and function.attr.endswith("_")
 
 
 def _bound(targets: Iterable[ast.expr]) -> Iterator[str | None]:

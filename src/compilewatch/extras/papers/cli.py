@@ -480,9 +480,9 @@ def _usd(one: PaperSummary) -> str:
 
 
 def _wrong(one: PaperSummary) -> str:
-    found = [f"{finding.stage}: {finding.kind}: {finding.evidence}" for finding in one.findings]
-    found += [f"{s.stage} was not run: {s.not_run}" for s in one.stages if s.not_run]
-    return next(iter(found), "")
+    reasons = [f"{finding.stage}: {finding.kind}: {finding.evidence}" for finding in one.findings]
+    reasons += [f"{s.stage} was not run: {s.not_run}" for s in one.stages if s.not_run]
+    return next(iter(reasons), "")
 
 
 def print_check(summary: PaperSummary, folder: Path) -> None:

@@ -388,7 +388,9 @@ class Inference:
             if not (base.alive and base.kind == INDUCTOR and breaks):
                 continue
             fixes = []
-            for setting in suggested_settings(breaks):
+            for setting in dict.fromkeys(
+                s for cost in breaks for s in _SETTING.findall(cost.reason)
+            ):
                 self._step(f"what {setting} saves")
                 changed = self._start(base.target, base.point.batch_size, {setting: True})
                 fixes.append(self._setting_fix(base, changed, setting))
@@ -474,11 +476,6 @@ class Inference:
             classes += part
             seconds += taken
         return classes, seconds
-
-
-def suggested_settings(breaks: Sequence[records.BreakCost]) -> list[str]:
-    """The settings that torch suggests against these breaks."""
-    return list(dict.fromkeys(s for cost in breaks for s in _SETTING.findall(cost.reason)))
 
 
 def profile_model(progress: Inference, profile_id: str) -> StoredProfile:

@@ -28,8 +28,8 @@ def on_device(subject: Subject, device: torch.device, *, inputs_only: bool = Fal
     def moved(value: Any) -> Any:
         return converted(value, lambda tensor: tensor.to(device), device)
 
-    given = subject.inputs
-    inputs = dataclasses.replace(given, args=moved(given.args), kwargs=moved(given.kwargs))
+    here = subject.inputs
+    inputs = dataclasses.replace(here, args=moved(here.args), kwargs=moved(here.kwargs))
     subject = dataclasses.replace(subject, inputs=inputs)
     return subject if inputs_only else _moved(subject, lambda module: module.to(device))
 

@@ -71,7 +71,8 @@ class Server:
                     self._reap()
                 if self.lines.fileno() in ready and not self._handle_orders():
                     return
-                self._fill_slots()
+                while self.queue and len(self.live) - len(self.abandoned) < self.jobs:
+                    self._start(self.queue.popleft())
         except ConnectionError:
             return  # the launcher has ended
         finally:
@@ -91,10 +92,6 @@ class Server:
                 case messages.Ping():
                     self.lines.send(messages.Pong())
         return lines is not None
-
-    def _fill_slots(self) -> None:
-        while self.queue and len(self.live) - len(self.abandoned) < self.jobs:
-            self._start(self.queue.popleft())
 
     def _start(self, start: messages.Start) -> None:
         at = time.monotonic()

@@ -263,14 +263,14 @@ def _draft(subject: Subject, strict: bool) -> records.DraftExport | None:
         report: Any = program._report
         # Torch announces the number of a file once per process, so only to the first report.
         report.str_to_filename |= {number: name for name, number in INTERN_TABLE.items()}
-        found = tuple(_failure(failure, report.str_to_filename) for failure in report.failures)
+        rejected = tuple(_failure(failure, report.str_to_filename) for failure in report.failures)
         text = _ANSI.sub("", str(report)).strip() + "\n"
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to model code)
         compiler_failure(error, CODES)
         return records.DraftExport(exported=False, reason=one_line(error))
     if subject.request.keep_artifacts:
         (subject.artifacts / DRAFT_ARTIFACT).write_text(text, encoding="utf-8")
-    return records.DraftExport(exported=True, failures=found)
+    return records.DraftExport(exported=True, failures=rejected)
 
 
 def _blame_fake_tensors(subject: Subject, error: records.ErrorRecord) -> None:

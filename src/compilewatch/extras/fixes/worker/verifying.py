@@ -280,14 +280,6 @@ def spread(value: torch.Tensor, samples: int) -> torch.Tensor:
     return torch.randint(int(low), int(high) + 1, value.shape, dtype=value.dtype)
 
 
-def one_sample(value: torch.Tensor, samples: int) -> torch.Tensor:
-    return value[:1].clone() if value.dim() and len(value) == samples else value
-
-
-def not_contiguous(value: torch.Tensor, _: int) -> torch.Tensor:
-    return value.repeat_interleave(2, -1)[..., ::2] if value.dim() else value
-
-
 VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
     "own": None,
     OTHER_NUMBERS: None,
@@ -295,8 +287,10 @@ VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
     "spread": spread,
     "lowest": lambda value, _: torch.full_like(value, value.min().item()),
     "highest": lambda value, _: torch.full_like(value, value.max().item()),
-    "one sample": one_sample,
-    "not contiguous": not_contiguous,
+    "one sample": lambda value, n: value[:1].clone() if value.dim() and len(value) == n else value,
+    "not contiguous": lambda value, _: (
+        value.repeat_interleave(2, -1)[..., ::2] if value.dim() else value
+    ),
 }
 
 

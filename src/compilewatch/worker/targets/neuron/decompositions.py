@@ -97,9 +97,9 @@ def histc(value: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     if min == max:
         return NotImplemented
     flat = value.reshape(-1, 1)
-    found = ((flat - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
+    places = ((flat - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
     inside = (flat >= min) & (flat <= max)
-    hit = (found == torch.arange(bins, device=value.device)) & inside
+    hit = (places == torch.arange(bins, device=value.device)) & inside
     return hit.sum(0).to(value.dtype)
 
 

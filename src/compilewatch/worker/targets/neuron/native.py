@@ -381,10 +381,10 @@ class _Evaluation:
                 code = problem.code or f"neuronx_cc_{problem.kind}"
                 words = neuronx_cc.described(self.detail)
             status = Status.OOM if problem.kind == neuronx_cc.HOST_MEMORY else status
-        elif stage == "lower" and (found := _ILLEGAL.search(text)) is not None:
-            place = {"file": graph_breaks.package_path(found["file"]), "line": int(found["line"])}
+        elif stage == "lower" and (mlir := _ILLEGAL.search(text)) is not None:
+            place = {"file": graph_breaks.package_path(mlir["file"]), "line": int(mlir["line"])}
             operator = records.NeuronOperator(
-                name=found["name"], occurrences=1, stage=stage, types=found["types"], **place
+                name=mlir["name"], occurrences=1, stage=stage, types=mlir["types"], **place
             )
             self.know(operators=(operator,))
             words = f"no lowering: {operator.name} ({operator.file}:{operator.line})"

@@ -239,18 +239,18 @@ def _by_hlo(
 ) -> records.TargetOutcome:
     """Compile the captured module; without a compiler, keep it for a machine that has one."""
     hlo, record = None, None
-    said = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
+    reason = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
     try:
         hlo = _capture(subject)
     except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
         record = getattr(error, "record", None) or compiler_failure(error, ())
-        said = f"not captured as an HLO: {one_line(error)}"
+        reason = f"not captured as an HLO: {one_line(error)}"
     if hlo is not None and compiler is not None:
         folder = neuronx_cc.folder_of(hlo, target)
         compiled = neuronx_cc.compile_module(compiler, hlo, folder, target=target)
         return _outcome(subject, compiled, folder, None)
     if hlo is not None:
-        said = (
+        reason = (
             "its input is stored as an artifact, for a machine with it: "
             f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}"
         )
@@ -260,7 +260,7 @@ def _by_hlo(
     )
     return records.TargetOutcome(
         status=records.Status.ERROR if is_verdict else records.Status.UNSUPPORTED,
-        detail=said if compiler else f"no neuronx-cc here: {said}",
+        detail=reason if compiler else f"no neuronx-cc here: {reason}",
         error=record,
         details=detail,
         artifacts=kept_files(subject) if hlo else (),
