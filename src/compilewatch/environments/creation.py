@@ -505,7 +505,7 @@ def _share(
 
     owners = (folder for folder in alike if release_in(folder, "torch") == version)
     owner = next((o for o in owners if not recipe.cuda_build or has_cuda_build(o)), None)
-    with OsErrorsAs(InterpreterError, f"environment {name!r}: {into} cannot be filled"):
+    with OsErrorsAs(InterpreterError, f"environment {name!r} cannot be created"):
         if release_in(into, "pip") is None:
             share(package_folder(INTERPRETERS[DEFAULT_ENVIRONMENT]), into, ["pip", "setuptools"])
         if owner is not None and share(owner, into, ["torch"]):
@@ -546,7 +546,7 @@ def run_step(name: str, folder: Path, command: list[str], observer: Observer) ->
     """
     lines: list[str] = []
     with (
-        OsErrorsAs(InterpreterError, f"environment {name!r}: {folder} cannot be used"),
+        OsErrorsAs(InterpreterError, f"environment {name!r} cannot be created"),
         (folder / LOG_FILE).open("a", encoding="utf-8") as log,
         subprocess.Popen(
             command,

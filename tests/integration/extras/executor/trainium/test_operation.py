@@ -1,6 +1,7 @@
 """up, down and status against moto's EC2, with what can go wrong at each step."""
 
 import datetime
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +129,8 @@ def without_network(world: World) -> None:
 
 
 def unwritable(world: World) -> None:
-    world.file.with_name("trainium.json.new").mkdir()
+    temporary = f".trainium.json.{os.getpid()}.{threading.get_ident()}.tmp"
+    world.file.with_name(temporary).mkdir()
 
 
 COMMAND = 'echo "no cores in $TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" >&2; exit 3'
@@ -154,7 +156,7 @@ NOTHING: Callable[[World], None] = lambda _: None  # noqa: E731
         # It cannot be found, or asked for.
         (1, "EC2 in us-east-1 cannot be reached", without_network, {}),
         (2, "no AWS credentials found: set AWS_PROFILE", without_credentials, {}),
-        (2, "cannot be written: ", unwritable, {}),
+        (2, "cannot be written .*: Is a directory", unwritable, {}),
         (2, r"2 instances .*name one with --instance \(.*i-", World.add, {}),
         (2, "no instance in us-east-1 has the tag team=none: tag", NOTHING, {"tag": "team=none"}),
         (2, "'team' is not of the form NAME=VALUE", NOTHING, {"tag": "team"}),
