@@ -201,6 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     train_top: Annotated[int, Meta(ge=0)] = 0
     first: tuple[str, ...] = ()
     dynamic: Shapes = "default"
+    shapes: bool = False
     nested_graph_breaks: Literal["default", "on", "off"] = "default"
     devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
     dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"

@@ -104,6 +104,8 @@ def request_key(
             "inputs_file": _inputs_sha256(request),
             "harness": [records.HARNESS_VERSION, worker_sha256()],
         }
+        # Only if it is on, so that results of sweeps without it stay valid.
+        | ({"shapes": True} if request.shapes else {})
     )
 
 
@@ -624,15 +626,16 @@ def _request(
         placing = [override for override in overrides if override.get("packages")]
         spec, target = place_model(spec, target, placing, known)
     folder = Path(settings.overrides_dir)
-    evaluates_variants = catalogue.entry(target.name).evaluates_variants
+    device, row = _device(target, known), catalogue.entry(target.name)
     return Request(
         model=spec,
         target=target,
         key="",
-        device=_device(target, known),
+        device=device,
+        shapes=settings.shapes and device is None and row.traces_shapes,
         tier=settings.tier,
         depth=settings.depth,
-        variants=settings.variants if evaluates_variants else records.Variants.MAIN,
+        variants=settings.variants if row.evaluates_variants else records.Variants.MAIN,
         deadlines=catalogue.deadlines_of(target.name, settings.deadlines),
         memory_limit_bytes=settings.memory_limit_bytes,
         inputs_file=spec.inputs_file,

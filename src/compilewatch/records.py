@@ -457,8 +457,9 @@ class Request(Record, frozen=True, kw_only=True):
 
     `key` is a hash of everything that can change the result, empty where nothing is stored.
     Deadlines and the memory limit are not part of it, because they can only prevent a result.
-    `device` describes the declared device of the target; None for the CPU. With `work`, an extra
-    does something else with the model, and the result only says whether that worked.
+    `device` describes the declared device of the target; None for the CPU. With `shapes`, the
+    standard trace is called as well; see `Shapes`. With `work`, an extra does something else with
+    the model, and the result only says whether that worked.
 
     `inputs_file` is the model's file of saved inputs (`.toml` or `.safetensors`) and
     `overrides_dir` the folder of a project's own overrides. Paths are absolute.
@@ -476,6 +477,7 @@ class Request(Record, frozen=True, kw_only=True):
     overrides_dir: str | None = None
     keep_artifacts: bool = True
     device: DeclaredDevice | None = None
+    shapes: bool = False
     work: Work | None = None
 
 
@@ -935,6 +937,46 @@ class ShapeSeries(Record, frozen=True, kw_only=True):
         return len(self.graphs)
 
 
+class TraceFigures(Record, frozen=True, kw_only=True):
+    """What a sweep keeps of a `ShapeSeries`.
+
+    `compiled` counts the graphs that each call compiled. Of the first `recompilations`, the guards
+    are left out. `dynamic` are the dimensions that may differ in some graph. `rejected` counts the
+    calls that the model itself cannot make, and `error` is the first of the compiled model alone.
+    """
+
+    compiled: tuple[int, ...]
+    recompilations: tuple[Recompilation, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    graph_breaks: int = 0
+    limit: CodePlace | None = None
+    rejected: int = 0
+    error: str = ""
+
+    @property
+    def compilations(self) -> int:
+        return sum(self.compiled)
+
+
+class Shapes(Record, frozen=True, kw_only=True):
+    """What the calls of the standard trace compile: as called, and with `dynamic=True`.
+
+    The standard trace is `STANDARD_TRACE`, at reduced depth. Without figures, `problem` says why.
+    """
+
+    as_called: TraceFigures | None = None
+    dynamic: TraceFigures | None = None
+    problem: str = ""
+
+
+# fmt: off
+STANDARD_TRACE = (
+    (1, 16), (2, 16), (2, 17), (8, 17), (3, 128), (1, 128), (64, 32), (5, 100), (1, 1), (7, 512),
+)
+# fmt: on
+"""Batch and sequence of ten calls. A model without a sequence gets each batch once."""
+
+
 class TensorSummary(NamedTensor, frozen=True, kw_only=True):
     """One example input, with its `value` if it is not a tensor."""
 
@@ -993,7 +1035,7 @@ class TargetOutcome(Outcome, frozen=True, kw_only=True):
     declared. `variants` are the results of all input variants if there is more than one; `variant`
     is the worst of them, which everything else is about. Everything is about the first call of a
     model that nothing has called; `second_call` is set if the next one, with equal inputs, differs.
-    `recompilations` are those of both.
+    `recompilations` are those of both. `shapes` is set where the request asks for it.
     """
 
     distinct_breaks: int | None = None
@@ -1005,6 +1047,7 @@ class TargetOutcome(Outcome, frozen=True, kw_only=True):
     capture: CaptureFigures | None = None
     second_call: SecondCall | None = None
     recompilations: tuple[Recompilation, ...] = ()
+    shapes: Shapes | None = None
     numerics: Numerics | None = None
     details: Details | None = None
     error: ErrorRecord | None = None

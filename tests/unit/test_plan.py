@@ -137,6 +137,7 @@ def test_everything_that_can_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         *(key(environment=where) for where in environments),
         key(tier=records.Tier.REAL),
         key(depth=records.Depth.REDUCED),
+        key(shapes=True),
         *(key(inputs_file=file) for file in files),
         key(target=Target(name="xla"), inputs_file=files[0]),
         key(overrides=[{"classes": ["BertModel"], "config": {"a": 1}}]),

@@ -169,6 +169,7 @@ def sweep_models(
             "variants": settings.variants.value,
             "tier": settings.tier.value,
             "fresh": fresh,
+            **({"shapes": True} if settings.shapes else {}),
             **({"profiled": profiled} if profiled else {}),
             **({"train_top": settings.train_top} if settings.train_top else {}),
             "target_sha256": _target_digests(placed),

@@ -53,6 +53,11 @@ from compilewatch.store import Store
 )
 @click.option("--first", metavar="A,B", help="Begin with these of the models.")
 @options.dynamic
+@click.option(
+    "--shapes/--no-shapes",
+    default=None,
+    help="On dynamo, also call each model with ten sizes, and store how often it compiles.",
+)
 @options.nested_graph_breaks
 @click.option(
     "--device",

@@ -76,6 +76,7 @@ class TargetEntry(records.Record, frozen=True, kw_only=True):
         captures_for_devices: whether it captures models for a device that is only declared. Such a
             target generates no code.
         evaluates_variants: whether it evaluates each input variant of a model.
+        traces_shapes: whether it can call a model with the sizes of `records.STANDARD_TRACE`.
         counts_graph_breaks: whether a pass means that there is no graph break. Otherwise a model
             that passes may consist of several graphs.
         nested_graph_breaks: whether the target reads `Target.nested_graph_breaks`.
@@ -93,6 +94,7 @@ class TargetEntry(records.Record, frozen=True, kw_only=True):
     nested_graph_breaks: bool = False
     captures_for_devices: bool = False
     evaluates_variants: bool = False
+    traces_shapes: bool = False
     counts_graph_breaks: bool = True
 
 
@@ -102,6 +104,7 @@ TARGETS: dict[str, TargetEntry] = {
         nested_graph_breaks=True,
         captures_for_devices=True,
         evaluates_variants=True,
+        traces_shapes=True,
     ),
     "export": TargetEntry(
         implementation="compilewatch.worker.targets.export:ExportTarget",

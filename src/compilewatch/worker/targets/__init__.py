@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from compilewatch import plugins
 from compilewatch.contract.targets import entry
-from compilewatch.records import Request, TargetOutcome, Tier
+from compilewatch.records import Request, Shapes, TargetOutcome, Tier
 
 if TYPE_CHECKING:
     from compilewatch.worker.subject import Subject
@@ -47,6 +47,10 @@ class CompileTarget(Protocol):
         Raises `FakeUnsupportedError` if fake tensors cannot lead to a verdict but real ones may.
         """
         ...
+
+    def shapes(self, subject: Subject) -> Shapes | None:  # noqa: ARG002
+        """Return what the standard trace compiles, None for a target without such a trace."""
+        return None
 
     def probe(self, subject: Subject) -> TargetOutcome:
         """Return what can be said of a model that cannot run on fake tensors of a declared device.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
@@ -14,12 +17,20 @@ from torch.fx import GraphModule
 
 from compilewatch.contract.failures import one_line
 from compilewatch.records import (
+    STANDARD_TRACE,
     CompiledGraph,
+    Depth,
     DynamicDimension,
+    Phase,
     ShapeCall,
+    Shapes,
     ShapeSeries,
     StackFrame,
+    TraceFigures,
 )
+from compilewatch.worker import forked
+from compilewatch.worker.example_inputs.sizes import BATCH, SEQUENCE, inputs_of, sizes_of
+from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo.capture import Backend, Capture, call_once
@@ -27,6 +38,9 @@ from compilewatch.worker.targets.dynamo.versions import Version, Versions
 
 RECOMPILE_LIMIT = "recompile_limit"
 """The code of the graph break of a frame that has reached the limit."""
+
+RECOMPILATIONS_KEPT = 30
+"""A sweep stores the causes of so many."""
 
 
 class Series:
@@ -122,3 +136,100 @@ def series(subject: Subject, *, dynamic: bool | None) -> Iterator[Series]:
     subject.forget()
     with captures.tensors(subject):
         yield Series(subject, dynamic=dynamic, backend=captures.capturing_backend(subject))
+
+
+def traced(
+    subject: Subject, calls: Sequence[dict[str, int]], *, dynamic: bool | None
+) -> ShapeSeries:
+    """Return what the calls compile, of a model that nothing has called.
+
+    A call that fails is made in eager mode, too: what the model itself rejects says nothing.
+    """
+    recorded = subject.in_fork(partial(_called, calls, dynamic), ShapeSeries)
+    return msgspec.structs.replace(
+        recorded,
+        calls=tuple(
+            msgspec.structs.replace(call, rejected=is_rejected(subject, call.sizes))
+            if call.error
+            else call
+            for call in recorded.calls
+        ),
+    )
+
+
+def _called(calls: Sequence[dict[str, int]], dynamic: bool | None, subject: Subject) -> ShapeSeries:
+    inputs = [inputs_of(subject, sizes) for sizes in calls]
+    with series(subject, dynamic=dynamic) as compiled:
+        for sizes, call_inputs in zip(calls, inputs, strict=True):
+            compiled.call(sizes, call_inputs)
+        return compiled.record()
+
+
+def is_rejected(subject: Subject, sizes: dict[str, int]) -> bool:
+    """Whether the model fails for these sizes in eager mode."""
+
+    def fails(inside: Subject) -> bool:
+        try:
+            with inside.tensors():
+                call_once(replace(inside, inputs=inputs_of(inside, sizes)), inside.module)
+        except Exception:  # noqa: BLE001  (model code)
+            return True
+        return False
+
+    return subject.in_fork(fails, bool)
+
+
+def shapes_of(subject: Subject) -> Shapes:
+    """Return what the standard trace compiles, or why that is not known; never raises.
+
+    It has a fork with half of the time of its phase, so that it cannot cost the verdict: neither a
+    crash nor a call that does not end.
+    """
+    subject.enter(Phase.PROFILE)
+    limit = subject.request.deadlines.profile_seconds / 2
+    try:
+        return subject.in_fork(_standard_series, Shapes, limit_seconds=limit)
+    except Exception as error:  # noqa: BLE001  (the edge to the compiler and to the model)
+        return Shapes(problem=one_line(error))
+
+
+def _standard_series(subject: Subject) -> Shapes:
+    # Half of what the request may use, so that the launcher need not end the child for it.
+    memory = subject.request.memory_limit_bytes // 2
+    forked.limit(resource.RLIMIT_DATA, forked.mapped_bytes() + memory)
+    sizes = sizes_of(subject)
+    batches = [{BATCH: batch} for batch in dict.fromkeys(batch for batch, _ in STANDARD_TRACE)]
+    if BATCH not in sizes:
+        return Shapes(problem="the inputs have no batch")
+    if subject.request.depth is Depth.FULL and subject.fake_mode is not None:
+        request = msgspec.structs.replace(subject.request, depth=Depth.REDUCED)
+        module = build_model(request, subject.fake_mode).module.train(subject.module.training)
+        subject = replace(subject, request=request, module=module)
+    calls = batches
+    if SEQUENCE in sizes:
+        calls = [{BATCH: batch, SEQUENCE: sequence} for batch, sequence in STANDARD_TRACE]
+    as_called = traced(subject, calls, dynamic=None)
+    if SEQUENCE in sizes and all(call.rejected for call in as_called.calls):
+        calls = batches  # its text has a length that something else of the inputs determines
+        as_called = traced(subject, calls, dynamic=None)
+    if all(call.rejected for call in as_called.calls):
+        return Shapes(problem=f"the model rejects each batch: {as_called.calls[0].error}")
+    dynamic = traced(subject, calls, dynamic=True)
+    return Shapes(as_called=_figures(as_called), dynamic=_figures(dynamic))
+
+
+def _figures(recorded: ShapeSeries) -> TraceFigures:
+    names = (dimension.name for graph in recorded.graphs for dimension in graph.dynamic)
+    errors = (call.error for call in recorded.calls if call.error and not call.rejected)
+    return TraceFigures(
+        compiled=tuple(call.compiled for call in recorded.calls),
+        recompilations=tuple(
+            msgspec.structs.replace(one, guards=())
+            for one in recorded.recompilations[:RECOMPILATIONS_KEPT]
+        ),
+        dynamic=tuple(dict.fromkeys(names)),
+        graph_breaks=recorded.graph_breaks,
+        limit=recorded.limit,
+        rejected=sum(call.rejected for call in recorded.calls),
+        error=next(errors, ""),
+    )

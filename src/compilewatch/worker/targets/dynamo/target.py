@@ -27,7 +27,7 @@ from compilewatch.worker import targets
 from compilewatch.worker.device.subjects import on_declared_device
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo import capture as captures
-from compilewatch.worker.targets.dynamo import failures, graph_breaks
+from compilewatch.worker.targets.dynamo import failures, graph_breaks, series
 from compilewatch.worker.targets.dynamo.capture import Backend, Capture, call_once
 
 LOG_FOLDER = "torch_trace"
@@ -78,6 +78,9 @@ class DynamoTarget(targets.CompileTarget):
             by_compiler = by_compiler and not brief
             return after_failure(subject, outcome, by_compiler=by_compiler)
         return outcome
+
+    def shapes(self, subject: Subject) -> records.Shapes:
+        return series.shapes_of(subject)
 
     def probe(self, subject: Subject) -> records.TargetOutcome:
         """Look for the first graph break without running anything that was compiled.
