@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +30,7 @@ class CheckResult:
     """What Dynamo does with a model. `print` shows it as `compilewatch explain` does.
 
     `result` is the complete record, as a sweep stores it.
+    `shapes` are the calls of other sizes, with `vary` or `dynamic={...}`, and what each compiled.
     `files` says where the files that the breaks name lie on this machine, if they were compiled in
     this process. `left` says what the check may have left in this process: it is empty where the
     model ran in a copy of it.
@@ -37,6 +38,7 @@ class CheckResult:
 
     result: Result
     files: Mapping[str, str] = field(default_factory=dict)
+    shapes: records.ShapeSeries | None = None
     left: tuple[str, ...] = ()
 
     @property
@@ -107,7 +109,8 @@ def check(
     calls: Iterable[Any] | None = None,
     mode: str = "eval",
     backend: str = "eager",
-    dynamic: bool | None = None,
+    dynamic: bool | Mapping[str, Sequence[int]] | None = None,
+    vary: Mapping[str, Any] | None = None,
     numerics: bool = False,
     **keywords: Any,
 ) -> CheckResult:
@@ -125,6 +128,13 @@ def check(
     calls: each element is a tuple of positional arguments, a dict of keyword arguments, a pair of
     both, or a single argument.
 
+    With `vary={"x": {0: (1, 64)}}`, the model is also called with sizes 1 to 64 of dimension 0 of
+    its argument `x`, whose tensor is cut or repeated: both ends, 1, 2, one in the middle, and on
+    both sides of each number that guards name. `"batch"` is the first dimension of all tensors, and
+    `"x['ids']"` a tensor inside of `x`. Dimensions of one size with one range vary together.
+    `dynamic={"x": [0]}` keeps that dimension dynamic (`torch._dynamo.mark_dynamic`), and calls the
+    model with up to twice its size. The result is about all calls, in the order of `shapes`.
+
     `model` as a string is what `compilewatch explain` takes (`BertModel`, `./net.py`,
     `net:factory`): it is built and evaluated in a separate process, with example inputs.
 
@@ -136,6 +146,15 @@ def check(
     """
     if mode not in set(records.Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
+    marked: list[str] = []
+    if isinstance(dynamic, Mapping):
+        marked = [f"{name}.{dimension}" for name, of in dynamic.items() for dimension in of]
+        dynamic = None
+    ranges = dict(_ranges(vary or {}))
+    if (marked or ranges) and (isinstance(model, str) or calls is not None):
+        raise UsageError("vary and dynamic={...} need a model and the arguments of one call")
+    if marked and ranges:
+        raise UsageError("vary and dynamic={...} are two checks: make one after the other")
     if isinstance(model, str):
         if args or kwargs or keywords or calls is not None:
             raise UsageError("a model by name gets example inputs: pass the model for your own")
@@ -153,15 +172,29 @@ def check(
     from compilewatch.worker.caller.evaluation import evaluate
 
     with _ONE_AT_A_TIME:
-        result, files, left = evaluate(
+        result, files, left, shapes = evaluate(
             model,
             invocations,
             mode=records.Mode(mode),
             backend=None if backend == "eager" else backend,
             dynamic=dynamic,
             numerics=numerics,
+            ranges=ranges,
+            marked=marked,
         )
-    return CheckResult(result=result, files=files, left=left)
+    return CheckResult(result=result, files=files, shapes=shapes, left=left)
+
+
+def _ranges(vary: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the bounds of each dimension by its name (`x.0`, `batch`). Raises UsageError."""
+    for argument, of in vary.items():
+        for dimension, bounds in of.items() if isinstance(of, Mapping) else [("", of)]:
+            name = f"{argument}.{dimension}" if dimension != "" else argument
+            match bounds:
+                case (int(low), int(high)) if 0 <= low <= high:
+                    yield name, (low, high)
+                case _:
+                    raise UsageError(f"vary: {name} is a range such as (1, 64), not {bounds!r}")
 
 
 def _call(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

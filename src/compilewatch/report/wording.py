@@ -300,13 +300,34 @@ RECOMPILATION_KINDS = {
 }
 
 
+REMEDIES = {
+    records.RecompilationKind.SIZE_0_OR_1: "torch compiles 0 and 1 apart: pad, or accept it",
+    records.RecompilationKind.FIRST_STATIC: "mark it with torch._dynamo.mark_dynamic, or compile "
+    "with dynamic=True",
+    records.RecompilationKind.CONSTANT: "keep the number out of this line",
+    records.RecompilationKind.MODULO: "pad to a multiple, or leave the check out",
+    records.RecompilationKind.BRANCH: "compute without the branch, or accept both of its sides",
+    records.RecompilationKind.EQUAL_SIZES: "call first with sizes that differ",
+    records.RecompilationKind.VALUE: "remove the graph break before it",
+    records.RecompilationKind.ARGUMENT: "pass the same type, rank and dtype in each call",
+    records.RecompilationKind.ATTRIBUTE: "do not change it in a call",
+}
+"""What a recompilation is removed by, by its kind."""
+
+
+def recompilation_cause(recompilation: records.Recompilation) -> str:
+    """The kind, what it is about, and the line of the model that needs it."""
+    cause = f"{RECOMPILATION_KINDS[recompilation.kind]} {recompilation.subject}".rstrip()
+    if (line := recompilation.needed_by) is not None:
+        cause += f", {line.file}:{line.line}: {line.text}".rstrip(": ")
+    return cause
+
+
 def recompilation_lines(recompilations: Iterable[records.Recompilation]) -> Iterator[str]:
     """Each recompilation: the call, the frame, the cause, and each guard that failed."""
     for recompilation in recompilations:
         place = f"{recompilation.file}:{recompilation.line}"
-        cause = f"{RECOMPILATION_KINDS[recompilation.kind]} {recompilation.subject}".rstrip()
-        if (line := recompilation.needed_by) is not None:
-            cause += f", {line.file}:{line.line}: {line.text}".rstrip(": ")
+        cause = recompilation_cause(recompilation)
         yield f"call {recompilation.call} compiled {recompilation.function} again, {place}: {cause}"
         yield from (f"  {guard}" for guard in recompilation.guards)
 

@@ -32,7 +32,7 @@ from compilewatch.store import Store
 SEARCH_SHARE = 0.6
 """Of the time for a fix; the rest is for the verification of what the search has found."""
 
-KEYWORDS = (*RULES, "kwargs", "calls", "mode", "backend", "dynamic")
+KEYWORDS = (*RULES, "kwargs", "calls", "mode", "backend", "dynamic", "vary")
 """Those of a call; all others are the model's."""
 
 
@@ -53,12 +53,14 @@ class CompileCheck:
         mode: str = "eval",
         backend: str = "eager",
         dynamic: bool | Mapping[str, Sequence[int]] | None = None,
+        vary: Mapping[str, Any] | None = None,
         own: str | Iterable[str] | None = None,
         third_party: str | None = None,
         recompilations: int | None = None,
         captured_share: float | None = None,
         fullgraph: bool | None = None,
         numerics: bool | None = None,
+        compilations: int | None = None,
         **keywords: Any,
     ) -> CheckResult:
         """Check a model as `compilewatch.check` does, and fail for what the rules do not accept.
@@ -67,31 +69,32 @@ class CompileCheck:
         also fails for breaks elsewhere. `recompilations` is how many are accepted,
         `captured_share` the smallest share of operators in graphs (0 to 1), and `fullgraph=True`
         wants `torch.compile(fullgraph=True)` to accept the model. `numerics=True` wants the
-        compiled model to compute what eager mode does. A keyword wins over the marker
+        compiled model to compute what eager mode does. `compilations` is how many graphs are
+        accepted, for all calls. A keyword wins over the marker
         `compilewatch`, and that over `[tool.compilewatch]` of pyproject.toml.
 
-        `dynamic={"x": [0]}` fails if the model specialises dimension 0 of its argument `x`, so that
-        another size would compile again.
+        `vary={"x": {0: (1, 64)}}` also calls the model with such sizes of its argument `x`, and
+        `dynamic={"x": [0]}` fails if the model specialises that dimension, so that another size
+        compiles again (see `compilewatch.check`).
 
         A model by name (`"mypkg.net:build"`) is built in a separate process, with example inputs.
         """
         kwargs, option = {**keywords, **(kwargs or {})}, self._config.getoption
         arguments = (own, third_party, recompilations, captured_share, fullgraph, numerics)
         try:
+            marker = _marked(self._node.get_closest_marker("compilewatch"))
+            vary = marker.pop("vary", None) if vary is None else vary
             rules, _, known = judgement.opened(
                 self._config.rootpath,
-                _marked(self._node.get_closest_marker("compilewatch")),
-                dict(zip(RULES, arguments, strict=True)),
+                marker,
+                dict(zip(RULES, (*arguments, compilations), strict=True)),
                 baseline=option("--compilewatch-baseline"),
                 both_sides=option(UPDATE),
             )
-            if isinstance(dynamic, Mapping):
-                if isinstance(model, str) or calls is not None:
-                    raise UsageError("dynamic={...} needs a model and the arguments of one call")
-                args, kwargs = _marked_dynamic(model, args, kwargs, dynamic)
-                dynamic = None
-            if isinstance(model, str) and not (args or kwargs or calls):
-                checked, code = _named(model, rules, mode=mode, backend=backend, dynamic=dynamic)
+            kept = isinstance(dynamic, Mapping)
+            flag = None if isinstance(dynamic, Mapping) else dynamic
+            if isinstance(model, str) and not (args or kwargs or calls or vary or kept):
+                checked, code = _named(model, rules, mode=mode, backend=backend, dynamic=flag)
             else:
                 code = code_files(model)
                 checked = check(
@@ -101,6 +104,7 @@ class CompileCheck:
                     mode=mode,
                     backend=backend,
                     dynamic=dynamic,
+                    vary=vary,
                     numerics=rules.numerics,
                     kwargs=kwargs,
                 )
@@ -108,7 +112,9 @@ class CompileCheck:
             raise pytest.fail.Exception(f"compilewatch: {error}", pytrace=False) from None
         nodeid = self._node.nodeid
         command = f"pytest {shlex.quote(nodeid)}"
-        report = judgement.judge(checked, known, rules, name=nodeid, command=command, code=code)
+        report = judgement.judge(
+            checked, known, rules, name=nodeid, command=command, code=code, kept=kept
+        )
         report = msgspec.structs.replace(
             report, problems=(*report.problems, *_misspelled(report, kwargs))
         )
@@ -118,7 +124,7 @@ class CompileCheck:
             if report.of("new") and option("--compilewatch-fix"):
                 seconds = option("--compilewatch-fix-timeout")
                 fix = (
-                    searched_fix(model, rules.root, mode=mode, dynamic=dynamic, seconds=seconds)
+                    searched_fix(model, rules.root, mode=mode, dynamic=flag, seconds=seconds)
                     if isinstance(model, str)
                     else stored_fix(checked.result)
                 )
@@ -140,35 +146,6 @@ class CompileCheck:
         properties = self._node.user_properties
         properties[:] = [pair for pair in properties if not pair[0].startswith(PROPERTY)]
         properties += [(f"{PROPERTY}{name}", count) for name, count in counts.items()]
-
-
-def _marked_dynamic(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Mapping[str, Sequence[int]]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with marked copies of tensors. Raises UsageError."""
-    import torch
-
-    function = model.forward if isinstance(model, torch.nn.Module) else model
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError(f"dynamic: the model does not take these arguments: {error}") from None
-    for name, dimensions in dynamic.items():
-        tensor = bound.arguments.get(name, bound.arguments.get("kwargs", {}).get(name))
-        if not isinstance(tensor, torch.Tensor):
-            hint = did_you_mean(name, bound.arguments)
-            raise UsageError(f"dynamic: the model gets no tensor {name!r}{hint}")
-        copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        for dimension in dimensions:
-            if dimension not in range(copy.dim()) or copy.shape[dimension] < 2:
-                raise UsageError(
-                    f"dynamic: dimension {dimension} of {name} {tuple(copy.shape)} is not one of "
-                    "size 2 or more, which torch can keep dynamic"
-                )
-            torch._dynamo.mark_dynamic(copy, dimension)
-        holder = bound.arguments if name in bound.arguments else bound.arguments["kwargs"]
-        holder[name] = copy
-    return bound.args, bound.kwargs
 
 
 def code_files(model: Any) -> tuple[str, ...] | None:
@@ -230,8 +207,8 @@ def _marked(marker: pytest.Mark | None) -> dict[str, Any]:
     if marker is None:
         return {}
     for name in marker.kwargs:
-        if name not in RULES:
-            raise UsageError(f"the marker compilewatch has no {name!r}{did_you_mean(name, RULES)}")
+        if name not in (names := (*RULES, "vary")):
+            raise UsageError(f"the marker compilewatch has no {name!r}{did_you_mean(name, names)}")
     if marker.args:
         raise UsageError("the marker compilewatch takes keywords, such as recompilations=1")
     return dict(marker.kwargs)

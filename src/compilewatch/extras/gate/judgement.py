@@ -14,8 +14,8 @@ from compilewatch.errors import ConfigError, UsageError, did_you_mean
 from compilewatch.extras.gate import own_code
 from compilewatch.extras.gate.baseline import NAME, KnownBreak, load
 from compilewatch.files import toml_table
-from compilewatch.records import reason_label
-from compilewatch.report.wording import plural, recompilation_lines
+from compilewatch.records import RecompilationKind, reason_label
+from compilewatch.report.wording import REMEDIES, plural, recompilation_cause
 
 SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = {
     "own": ("a name or a list of names", (str, list, tuple, set, frozenset)),
@@ -24,13 +24,14 @@ SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = {
     "captured_share": ("a number from 0 to 1", (int, float)),
     "fullgraph": ("true or false", (bool,)),
     "numerics": ("true or false", (bool,)),
+    "compilations": ("a whole number", (int,)),
     "baseline": ("a path", (str,)),
     "models": ("a list of models", (list,)),
     "manifest": ("a path", (str,)),
 }
 """What each setting may be, in words and as types."""
 
-RULES = tuple(SETTINGS)[:6]
+RULES = tuple(SETTINGS)[:7]
 
 _NOWHERE = "?"
 """The file of a break that has no line of Python."""
@@ -46,8 +47,8 @@ class Rules:
     """What fails a check.
 
     `own` are packages whose breaks count, beside the own code of the repository at `root`.
-    `recompilations` is how many are accepted, `captured_share` the smallest share (0 to 1); None
-    accepts any. `numerics` compares the results with eager mode.
+    `recompilations` and `compilations` are how many are accepted, `captured_share` the smallest
+    share (0 to 1); None accepts any. `numerics` compares the results with eager mode.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class Rules:
     captured_share: float | None = None
     fullgraph: bool = False
     numerics: bool = False
+    compilations: int | None = None
 
     def removed(self, known: KnownBreak) -> bool:
         """Whether the repository no longer has the statement of a known break."""
@@ -204,11 +206,13 @@ def judge(
     name: str,
     command: str = "",
     code: Iterable[str] | None = None,
+    kept: bool = False,
 ) -> CheckReport:
     """Return what a check means. A place in own code that the baseline does not hold is new.
 
     `code` are the files of the model on this machine: without one of the repository, the check
-    fails, since it could not meet anything new. None does not look at that.
+    fails, since it could not meet anything new. None does not look at that. If `kept`, the sizes
+    that were called are to be served by what the first call compiled.
     """
     own = own_code.OwnCode(root=rules.root, packages=rules.own)
     second = checked.second_call.breaks if checked.second_call is not None else ()
@@ -217,7 +221,7 @@ def judge(
         judged, node = _in_repository(graph_break, checked.files, own)
         places.setdefault(judged.place, (judged, node))
     breaks = tuple(_against(baseline, list(places.values()), rules.removed))
-    problems = [*_problems(checked, breaks, rules)]
+    problems = [*_recompiled(checked, rules, own, kept=kept), *_problems(checked, breaks, rules)]
     if code is not None and rules.third_party == "report" and not problems:
         problems += _without_own_code(code, breaks, own)
     error = checked.result.error
@@ -367,7 +371,6 @@ def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules)
     ):
         phase, error = checked.result.phase, checked.result.error
         if error is not None and error.type.endswith("ConstraintViolationError"):
-            yield "a dimension that is to be dynamic is specialised:"
             yield from _violations(error.message)
         elif phase is records.Phase.EAGER:
             yield f"the model fails in eager mode: {checked.detail}: correct it or its arguments"
@@ -384,10 +387,6 @@ def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules)
             if not graph_break.own:
                 place = f"{graph_break.file}:{graph_break.line}"
                 yield f"graph break in {place}: {reason_label(graph_break)}"
-    again = checked.recompilations
-    if rules.recompilations is not None and len(again) > rules.recompilations:
-        yield f"{plural(len(again), 'recompilation')}, {rules.recompilations} accepted:"
-        yield from (f"  {line}" for line in recompilation_lines(again))
     share = checked.captured_share
     if rules.captured_share is not None and (share is None or share < rules.captured_share):
         text = "unknown" if share is None else f"{share:.1%}"
@@ -405,11 +404,49 @@ def _problems(checked: CheckResult, breaks: Sequence[JudgedBreak], rules: Rules)
         yield from (f"  {line}" for line in (*numerics.mismatches, numerics.alone) if line)
 
 
+def _recompiled(
+    checked: CheckResult, rules: Rules, own: own_code.OwnCode, *, kept: bool
+) -> Iterator[str]:
+    """Say what is compiled too often: the call, the cause and the line of each, and what to do."""
+    again, graphs, remedies = checked.recompilations, checked.graphs or 0, REMEDIES
+    if kept:
+        again = tuple(one for one in again if one.kind not in _NARROWING)
+        # Sizes of arguments are dynamic, so that this one is of what eager code has computed.
+        of_eager = REMEDIES[RecompilationKind.VALUE]
+        remedies = {**REMEDIES, RecompilationKind.FIRST_STATIC: of_eager}
+    if kept and again:
+        yield "a dimension that is to be dynamic compiles again with another size:"
+    elif rules.compilations is not None and graphs > rules.compilations:
+        yield f"{plural(graphs, 'compilation')}, {rules.compilations} accepted:"
+    elif rules.recompilations is not None and len(again) > rules.recompilations:
+        yield f"{plural(len(again), 'recompilation')}, {rules.recompilations} accepted:"
+    else:
+        return
+    calls = checked.shapes.calls if checked.shapes is not None else ()
+    for one in again:
+        place = one.needed_by or records.StackFrame(
+            file=one.file, line=one.line, function=one.function
+        )
+        if (line := own.line(place.file, place.line, checked.files)) is not None:
+            place = msgspec.structs.replace(place, file=line.file, line=line.line)
+        sizes = calls[one.call - 1].sizes if len(calls) >= one.call else {}
+        named = "".join(f", {name}={size}" for name, size in sizes.items())
+        cause = recompilation_cause(msgspec.structs.replace(one, needed_by=place))
+        remedy = f"; {remedies[one.kind]}" if one.kind in remedies else ""
+        yield f"  call {one.call}{named}: {cause}{remedy}"
+        yield from (f"    {guard}" for guard in one.guards if one.needed_by is None)
+
+
+_NARROWING = (RecompilationKind.BRANCH, RecompilationKind.MODULO)
+"""What narrows a dynamic dimension, and does not specialise it."""
+
+
 def _violations(message: str) -> Iterator[str]:
-    """What torch says of constraints: each dimension, and the line that specialises it."""
-    lines = [line.strip() for line in message.splitlines()]
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if line.startswith("- "):
-            yield f"  {line[2:].partition('. If you')[0]}"
-        elif line.startswith("File "):
-            yield f"  {line}: {following}"
+    """Say which dimension is specialised and where, a line each, of what torch says of that."""
+    for dimension in message.split("\n  - ")[1:]:
+        text, _, stack = dimension.partition("User stack:")
+        lines = [line.strip() for line in stack.splitlines()]
+        places = [number for number, line in enumerate(lines) if line.startswith("File ")]
+        place = "".join(f": {lines[n]}: {lines[n + 1]}" for n in places[-1:])
+        cause = text.partition(". If you")[0]
+        yield f"a dimension that is to be dynamic is specialised: {cause}{place}"

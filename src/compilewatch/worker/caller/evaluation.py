@@ -16,9 +16,10 @@ import signal
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -38,13 +39,15 @@ from compilewatch import records
 from compilewatch.contract.failures import RecordedError, error_record, one_line
 from compilewatch.contract.targets import default_dtype
 from compilewatch.errors import UsageError
-from compilewatch.records import Mode, Phase, Request, Result, Status, TargetOutcome
+from compilewatch.records import Mode, Phase, Request, Result, ShapeSeries, Status, TargetOutcome
 from compilewatch.worker import forked
 from compilewatch.worker.caller.snapshot import NOT_RESTORED, apart, kept
 from compilewatch.worker.example_inputs import summarize
+from compilewatch.worker.example_inputs.sizes import inputs_of, sizes_of, with_marks
 from compilewatch.worker.phases import dtype_of
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo import graph_breaks
+from compilewatch.worker.targets.dynamo.series import series
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from compilewatch.worker.targets.dynamo.versions import Versions
 from compilewatch.worker.targets.execution import compared
@@ -53,8 +56,9 @@ from compilewatch.worker.targets.inductor import InductorTarget
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of one call."""
 
-Evaluation = tuple[Result, dict[str, str], tuple[str, ...]]
-"""A result, where the files that it names lie, and what may be left in the process."""
+Evaluation = tuple[Result, dict[str, str], tuple[str, ...], ShapeSeries | None]
+"""A result, where the files that it names lie, what may be left in the process, and the calls of
+other sizes."""
 
 STRATEGY = "caller"
 INDUCTOR = "inductor"
@@ -156,12 +160,16 @@ def evaluate(
     backend: str | None,
     dynamic: bool | None,
     numerics: bool = False,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    marked: Sequence[str] = (),
 ) -> Evaluation:
     """Compile a model, make all calls, and return what Dynamo reports.
 
     `calls` has at least one. After a single one, a call with equal inputs follows, as in other
     evaluations. `backend` None is that of the target: `eager`, and AOTAutograd in train mode.
     `numerics` also compares the results with eager mode, compiled with `backend` or Inductor.
+    With `ranges` of dimensions (`x.0`), calls of other sizes are made as well, and the result is
+    about these, too. `marked` are dimensions that torch is to keep dynamic.
     Whatever the model's code raises becomes the result. Raises UsageError inside of a function that
     is being compiled.
 
@@ -184,11 +192,12 @@ def evaluate(
         later=tuple(later) or None,
     )
     reason = hindrance(_tensors(module, [(one.args, one.kwargs) for one in (first, *later)]))
+    evaluated = partial(_evaluation, numerics=numerics, ranges=ranges or {}, marked=marked)
     if not reason:
         _start_autograd()
         try:
             evaluation, modules = forked.in_fork(
-                lambda: _in_copy(subject, phases, numerics=numerics),
+                lambda: _in_copy(subject, phases, evaluated),
                 tuple[Evaluation, list[str]],
                 idle_seconds=IDLE_SECONDS,
             )
@@ -200,7 +209,7 @@ def evaluate(
             if not error.late:
                 detail = f"the model ended its process with {error.how}"
                 outcome = TargetOutcome(status=Status.CRASHED, detail=detail)
-                return _result(subject, Phase.COMPILE, outcome), {}, ()
+                return _result(subject, Phase.COMPILE, outcome), {}, (), None
             reason = str(error)
         except OSError as error:
             reason = str(error)
@@ -214,11 +223,12 @@ def evaluate(
     left = {f"evaluated in this process, since {reason}: {NOT_RESTORED}": None}
     with apart() as forgotten:
         shared = SharedSubject(**vars(subject), forgotten=forgotten, left=left)
-        return *_evaluation(shared, phases, numerics=numerics)[:2], tuple(left)
+        result, files, _, shapes = evaluated(shared, phases)
+        return result, files, tuple(left), shapes
 
 
 def _in_copy(
-    subject: CallerSubject, phases: list[Phase], *, numerics: bool
+    subject: CallerSubject, phases: list[Phase], evaluated: Callable[..., Evaluation]
 ) -> tuple[Evaluation, list[str]]:
     """Evaluate in this process, which is a copy of the caller's.
 
@@ -233,7 +243,7 @@ def _in_copy(
     torch.compiler.set_stance("default")
     torch._inductor.config.compile_threads = 1
     _prepare(subject.module, subject.request.target.mode)
-    evaluation = _evaluation(subject, phases, numerics=numerics)
+    evaluation = evaluated(subject, phases)
     new = [name for name in sys.modules if name not in before]
     useful, starts_processes = ("torch.", "sympy."), "torch._inductor"
     return evaluation, [
@@ -241,18 +251,79 @@ def _in_copy(
     ]
 
 
-def _evaluation(subject: CallerSubject, phases: list[Phase], *, numerics: bool) -> Evaluation:
+def _evaluation(
+    subject: CallerSubject,
+    phases: list[Phase],
+    *,
+    numerics: bool,
+    ranges: Mapping[str, tuple[int, int]],
+    marked: Sequence[str],
+) -> Evaluation:
     """Evaluate; `phases` are those that the subject has entered."""
+    shapes = None
+    called = subject
+    if marked:
+        subject = replace(subject, inputs=with_marks(subject, marked))
+        sizes = sizes_of(subject)
+        ranges = {name: (sizes[name], 2 * sizes[name]) for name in marked}
     backend = subject.request.target.backend
     with (
         _quiet(),
         torch._dynamo.config.patch(error_on_recompile=False),
     ):
         outcome = _outcome(subject)
+        if ranges and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
+            outcome, shapes = _with_sizes(subject, outcome, ranges, marked=bool(marked))
+            inputs = [inputs_of(subject, call.sizes) for call in shapes.calls if not call.error]
+            called = replace(subject, inputs=inputs[0], later=tuple(inputs[1:]))
         if numerics and outcome.status in (Status.PASS, Status.GRAPH_BREAK):
-            outcome = _with_numerics(subject, outcome, backend or INDUCTOR)
+            outcome = _with_numerics(called, outcome, backend or INDUCTOR)
     result = _result(subject, phases[-1], outcome)
-    return result, dict(graph_breaks.PATHS), ()
+    return result, dict(graph_breaks.PATHS), (), shapes
+
+
+def _with_sizes(
+    subject: CallerSubject,
+    outcome: TargetOutcome,
+    ranges: Mapping[str, tuple[int, int]],
+    *,
+    marked: bool,
+) -> tuple[TargetOutcome, ShapeSeries]:
+    """Return the outcome with what calls of other sizes met, and these calls.
+
+    A call that the model itself rejects is an error, unless its size was chosen here (`marked`).
+    """
+
+    def called(inside: Subject) -> tuple[ShapeSeries, list[records.GraphBreak]]:
+        with series(inside, dynamic=inside.request.target.dynamic) as compiled:
+            compiled.call_boundaries(ranges, inside.inputs if marked else None)
+            return compiled.record(), compiled.breaks
+
+    subject.enter(Phase.COMPILE)
+    shapes, of_calls = subject.in_fork(called, tuple[ShapeSeries, list[records.GraphBreak]])
+    breaks = graph_breaks.merge((*outcome.breaks, *of_calls))
+    outcome = msgspec.structs.replace(
+        outcome,
+        status=Status.GRAPH_BREAK if breaks else outcome.status,
+        detail=f"compilations {shapes.compilations} in {len(shapes.calls)} calls",
+        breaks=breaks,
+        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
+        distinct_breaks=len(breaks),
+        graphs=shapes.compilations,
+        recompilations=shapes.recompilations,
+    )
+    for call in shapes.calls:
+        if not call.error:
+            continue
+        alone = replace(subject, inputs=inputs_of(subject, call.sizes))
+        eager = _caught(partial(alone.in_fork, _call, TargetOutcome))
+        rejected = eager.status is not Status.PASS
+        if not (rejected and marked):
+            subject.enter(Phase.EAGER if rejected else Phase.COMPILE)
+            sizes = ", ".join(f"{name}={size}" for name, size in call.sizes.items())
+            detail = f"with {sizes}: {eager.detail or call.error}"
+            return msgspec.structs.replace(outcome, status=Status.ERROR, detail=detail), shapes
+    return outcome, shapes
 
 
 def _result(subject: CallerSubject, phase: Phase, outcome: TargetOutcome) -> Result:

@@ -1,18 +1,19 @@
 """Example inputs of other sizes: more samples, longer texts, or any dimension of a tensor.
 
 Dimensions have names: `batch` and `sequence` (of a text, in all its arguments), or the argument
-and the number of the dimension (`x.0`, `images.2`).
+and the number of the dimension (`x.0`, `images[1].2`), with Dynamo's names of arguments.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+import torch._dynamo
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map_only
 
 from compilewatch.errors import UsageError, did_you_mean
 from compilewatch.worker.example_inputs import make_inputs
@@ -50,7 +51,26 @@ def inputs_of(subject: Subject, sizes: Mapping[str, int]) -> ExampleInputs:
                 inputs = with_rows(inputs, rows_of(inputs), size)
             else:
                 argument, _, dimension = name.rpartition(".")
-                inputs = _with_size(subject, inputs, argument, int(dimension), size)
+                tensor = tensors_of(subject, inputs)[argument]
+                inputs = _replaced(inputs, tensor, _sized(tensor, int(dimension), size))
+    return inputs
+
+
+def with_marks(subject: Subject, names: Iterable[str]) -> ExampleInputs:
+    """Return the subject's inputs, with copies of tensors whose dimensions torch keeps dynamic.
+
+    Raises UsageError for a dimension that it has not, or of size 0 or 1.
+    """
+    sizes = sizes_of(subject)
+    inputs = inputs_of(subject, {name: sizes.get(name, 0) for name in names})
+    for name in names:
+        if sizes[name] < 2:
+            raise UsageError(
+                f"dynamic: {name} is {sizes[name]}, and torch compiles sizes 0 and 1 apart: "
+                "pass a tensor in which it is 2 or more"
+            )
+        argument, _, dimension = name.rpartition(".")
+        torch._dynamo.mark_dynamic(tensors_of(subject, inputs)[argument], int(dimension))
     return inputs
 
 
@@ -62,9 +82,8 @@ def sizes_of(subject: Subject) -> dict[str, int]:
         sizes[BATCH] = rows
     if _by_rules(inputs) and (tokens := tokens_of(inputs)) is not None:
         sizes[SEQUENCE] = tokens
-    for argument, value in arguments(subject, inputs).items():
-        if isinstance(value, torch.Tensor):
-            sizes |= {f"{argument}.{dim}": int(size) for dim, size in enumerate(value.shape)}
+    for argument, tensor in tensors_of(subject, inputs).items():
+        sizes |= {f"{argument}.{dim}": int(size) for dim, size in enumerate(tensor.shape)}
     return sizes
 
 
@@ -79,15 +98,32 @@ def arguments(subject: Subject, inputs: ExampleInputs) -> dict[str, Any]:
     return dict(zip(names, inputs.args, strict=False)) | inputs.kwargs
 
 
-def _with_size(
-    subject: Subject, inputs: ExampleInputs, argument: str, dimension: int, size: int
-) -> ExampleInputs:
-    tensor = arguments(subject, inputs)[argument]
-    changed = _sized(tensor, dimension, size)
-    if argument in inputs.kwargs:
-        return replace(inputs, kwargs=inputs.kwargs | {argument: changed})
-    args = tuple(changed if value is tensor else value for value in inputs.args)
-    return replace(inputs, args=args)
+def tensors_of(subject: Subject, inputs: ExampleInputs) -> dict[str, torch.Tensor]:
+    """Return all tensors of inputs by Dynamo's names: `x`, `batch['ids']`, `images[0]`."""
+    signature = inspect.signature(subject.module.forward)
+    try:
+        arguments = signature.bind(*inputs.args, **inputs.kwargs).arguments
+    except TypeError as error:
+        raise UsageError(f"the model does not take these arguments: {error}") from None
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(name, {})
+    leaves, _ = tree_flatten_with_path(dict(arguments))
+    return {
+        f"{argument.key}{keystr(path)}": leaf
+        for (argument, *path), leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    }
+
+
+def _replaced(inputs: ExampleInputs, tensor: torch.Tensor, new: torch.Tensor) -> ExampleInputs:
+    """The inputs with another tensor wherever they have this one."""
+    args, kwargs = tree_map_only(
+        torch.Tensor,
+        lambda leaf: new if leaf is tensor else leaf,
+        (inputs.args, inputs.kwargs),
+    )
+    return replace(inputs, args=args, kwargs=kwargs)
 
 
 def _sized(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:

@@ -159,7 +159,7 @@ def test_other_rules_fail_in_lines_of_their_own(root: Path) -> None:
     rules: dict[str, Any] = {"recompilations": 1, "captured_share": 0.8, "fullgraph": True}
     problems = judged(root, broken("timm/a.py"), again=2, **rules).problems
     assert problems[0] == "2 recompilations, 1 accepted:"
-    again = "  call 2 compiled forward again, net.py:2: another guard"
+    again = "  call 2: another guard, net.py:2"
     assert problems[1:3] == (again, "    0/0: x")
     assert "captured share 75.0%, at least 80.0% wanted" in problems
     assert "fullgraph=True rejects it: no" in problems

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from compilewatch.records import (
     CompiledGraph,
     Depth,
     DynamicDimension,
+    GraphBreak,
     Phase,
     ShapeCall,
     Shapes,
@@ -55,7 +57,7 @@ class Series:
         self.compile_ids: list[str] = []
         self._ran: list[int] = []
         self.calls: list[ShapeCall] = []
-        self._breaks = 0
+        self.breaks: list[GraphBreak] = []
         self.limit: StackFrame | None = None
 
         def recorder(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -84,8 +86,8 @@ class Series:
                 call_once(replace(self._subject, inputs=inputs), self._compiled)
             except Exception as failure:  # noqa: BLE001  (the edge to the compiler and to the model)
                 error = one_line(failure)
-        for graph_break in captured.breaks():
-            self._breaks += graph_break.occurrences
+        for graph_break in () if error else captured.breaks():
+            self.breaks.append(graph_break)
             if graph_break.code == RECOMPILE_LIMIT and self.limit is None:
                 self.limit = StackFrame(
                     file=graph_break.file, line=graph_break.line, function=graph_break.function
@@ -99,6 +101,35 @@ class Series:
         self.calls.append(call)
         return call
 
+    def call_boundaries(
+        self, ranges: Mapping[str, tuple[int, int]], first: ExampleInputs | None = None
+    ) -> None:
+        """Call with the sizes of `boundary_sizes`, then around the numbers that guards name.
+
+        A dimension has its other sizes while the others have that in the middle of their range.
+        `first` are the inputs of the first call, instead of those that have its sizes.
+        """
+        groups = _groups(self._subject, ranges)
+        middles = [(low + high) // 2 for low, high in groups.values()]
+        called: set[tuple[int, ...]] = set()
+        waiting = sorted(product(*map(boundary_sizes, groups.values())), key=_has_equal_sizes)
+        while waiting:
+            for chosen in waiting:
+                pairs = zip(groups, chosen, strict=True)
+                sizes = {name: size for names, size in pairs for name in names}
+                self.call(sizes, first or inputs_of(self._subject, sizes))
+                first = None
+            called.update(waiting)
+            versions = self.versions.compiled.values()
+            edges = sorted({edge for version in versions for edge in version.edges()})
+            around = [
+                (*middles[:place], edge, *middles[place + 1 :])
+                for place, (low, high) in enumerate(groups.values())
+                for edge in edges
+                if low <= edge <= high
+            ]
+            waiting = [chosen for chosen in dict.fromkeys(around) if chosen not in called]
+
     def record(self) -> ShapeSeries:
         """Return what all calls met."""
         compiled = self.versions.compiled
@@ -107,9 +138,35 @@ class Series:
             calls=tuple(self.calls),
             graphs=tuple(_graph(compiled[compile_id]) for compile_id in self.compile_ids),
             recompilations=self.versions.recompilations(),
-            graph_breaks=self._breaks,
+            graph_breaks=sum(graph_break.occurrences for graph_break in self.breaks),
             limit=self.limit,
         )
+
+
+def boundary_sizes(bounds: tuple[int, int]) -> list[int]:
+    """The sizes that are called in any case: both ends, 1, 2, and one in the middle."""
+    low, high = bounds
+    return sorted({low, 1, 2, (low + high) // 2, high} & {*range(low, high + 1)})
+
+
+def _groups(
+    subject: Subject, ranges: Mapping[str, tuple[int, int]]
+) -> dict[tuple[str, ...], tuple[int, int]]:
+    """The ranges of dimensions, together those that have one size and one range."""
+    own = sizes_of(subject)
+    alike: dict[tuple[int | None, tuple[int, int]], tuple[str, ...]] = {}
+    for name, bounds in ranges.items():
+        key = (own.get(name), bounds)
+        alike[key] = (*alike.get(key, ()), name)
+    return {names: bounds for (_, bounds), names in alike.items()}
+
+
+def _has_equal_sizes(sizes: tuple[int, ...]) -> bool:
+    """Whether torch would take two dimensions for one, since both have this size, and it is 2 or
+    more: that would compile again.
+    """
+    several = [size for size in sizes if size > 1]
+    return len(set(several)) < len(several)
 
 
 def _graph(version: Version) -> CompiledGraph:

@@ -91,6 +91,15 @@ class Version:
             ranges[name] = (int(bounds.lower), int(upper) if finite else None)
         return ranges
 
+    def edges(self) -> set[int]:
+        """The sizes on both sides of each bound and each number that guards on sizes name."""
+        if self.environment is None:
+            return set()
+        numbers = {bound for bounds in self.dynamic().values() for bound in bounds if bound}
+        for guard in self.environment.guards:
+            numbers |= {int(number) for number in guard.expr.atoms(sympy.Integer)}
+        return {number + step for number in numbers for step in (-1, 0, 1)}
+
     def unmet(self, sizes: dict[str, int]) -> tuple[sympy.Basic, StackFrame | None] | None:
         """The first guard on symbols that does not hold for sizes, and the line it is from."""
         if self.environment is None:
