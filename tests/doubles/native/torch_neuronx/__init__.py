@@ -15,7 +15,6 @@ fails while Dynamo traces it, as users report of the real one. Tests choose what
 """
 
 import hashlib
-import logging
 import os
 import re
 import shutil
@@ -36,8 +35,6 @@ __version__ = "2.14.3.0.0"
 NO_KERNEL = ("aten::normal_", "aten::histc")
 NO_LOWERING = ("aten.histc.default",)
 
-_logger = logging.getLogger("torch_neuronx.neuron_dynamo_backend.backend")
-_executed: list[str] = []
 _fallback: list[str] = []
 _metrics: list["NeuronCompilationMetrics"] = []
 _late: list[Exception] = []
@@ -80,17 +77,12 @@ def synchronize() -> None:
         raise _late.pop(0)
 
 
-def clear_op_tracking() -> None:
-    _executed.clear()
-    _fallback.clear()
-
-
 def get_dynamo_metrics() -> list[NeuronCompilationMetrics]:
     synchronize()
     return list(_metrics)
 
 
-get_executed_ops, get_fallback_ops = _executed.copy, _fallback.copy
+get_fallback_ops, clear_op_tracking = _fallback.copy, _fallback.clear
 reset_dynamo_metrics = _metrics.clear
 
 
@@ -100,9 +92,7 @@ class _Module(backend_registration._DummyBackendModule):
     is_available = staticmethod(is_available)
     device_count = staticmethod(device_count)
     synchronize = staticmethod(synchronize)
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16]
+    get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])
 
 
 def _start_runtime() -> None:
@@ -153,8 +143,8 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
             synchronize()
         down(target).copy_(down(source))
         return target
-    if not _state["inside"]:
-        (_fallback if name in NO_KERNEL else _executed).append(name)
+    if name in NO_KERNEL and not _state["inside"]:
+        _fallback.append(name)
     args, kwargs = tree_map(down, (args, kwargs))
     return tree_map(up, op(*args, **kwargs))
 
@@ -188,12 +178,12 @@ def _compiled(graph: torch.fx.GraphModule) -> Any:
         timestamp=stamp,
     )
     folder = Path(os.environ.get("TORCH_NEURONX_DEBUG_DIR", "/tmp/neuron_backend"))
-    suffixes = {"fx_graphs": "fx.txt", "stablehlo": "stablehlo.mlir", "neff": "neff"}
-    paths = [folder / k / "proc_0" / f"{name}_{stamp}.{end}" for k, end in suffixes.items()]
-    for path in paths:
+    source = folder / "stablehlo" / "proc_0" / f"{name}_{stamp}.stablehlo.mlir"
+    neff = folder / "neff" / "proc_0" / f"{name}_{stamp}.neff"
+    for path in (source, neff):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    problem = _neff(paths[1], paths[2], metrics)
+    source.write_text(text)
+    problem = _neff(source, neff, metrics)
     if problem is not None:
         _late.append(problem)
     if not _on("TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS"):
@@ -208,9 +198,7 @@ def _compiled(graph: torch.fx.GraphModule) -> Any:
         given = tuple(value.to("neuron") for value in given)
         ignored = os.environ.get("NEURON_DOUBLE_SWITCHES") == "ignored"
         if problem and (ignored or not _on("TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION", "1")):
-            _late.clear()
-            _logger.error(f"Execution failed: {problem}")
-            _logger.warning("Falling back to original GraphModule execution")
+            _late.clear()  # only a line of its log says so
             return graph.forward(*given)
         _state["inside"] = True
         try:
@@ -240,7 +228,6 @@ def _illegal(node: torch.fx.Node) -> str:
 
 def _neff(source: Path, output: Path, metrics: NeuronCompilationMetrics) -> Exception | None:
     """Compile, unless the cache has it. Returns the error, which is raised later."""
-    output.unlink()
     cache = Path(os.environ.get("TORCH_NEURONX_NEFF_CACHE_DIR", "/tmp/neff_cache"))
     entry = cache / f"{metrics.graph_id}.neff"
     if entry.is_file():

@@ -26,39 +26,35 @@ from tests.integration.worker.targets.conftest import MakeSubject
 pytestmark = pytest.mark.torch
 
 Install = Callable[..., None]
+SDK = {"neuronx_cc": "2.27", "torch_neuronx": "2.9.0.2.15", "torch_xla": "2.9.0"}
 
 
 @pytest.fixture(autouse=True)
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """`install("neuronx-cc", "torch-neuronx")`: the double of a program, of a module, or a name.
+    """`install(torch_xla="2.9.0")`: instead of the SDK; doubles of its program and its module.
 
     Nothing of the machine's own is there; limits are as before afterwards.
     """
     for name in [n for n in os.environ if n.startswith("NEURON")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setattr(neuronx_cc, "TOOLS", tmp_path)
     monkeypatch.setattr("compilewatch.worker.targets.inductor.LATENCY_BUDGET_SECONDS", 0.05)
     limits = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
-    before = [resource.getrlimit(limit) for limit in limits]
+    before, before_path = [resource.getrlimit(limit) for limit in limits], sys.path
 
     def put(**versions: str) -> None:
         packages = {name.replace("_", "-"): version for name, version in versions.items()}
         monkeypatch.setattr(target, "installed_packages", lambda: packages)
-        if "neuronx_cc" in versions:
-            monkeypatch.setenv("PATH", str(BIN), prepend=os.pathsep)
-        if "torch_neuronx" in versions:
-            monkeypatch.syspath_prepend(str(FOLDER))
+        path = f"{BIN}:/usr/bin:/bin" if "neuronx_cc" in versions else "/usr/bin:/bin"
+        monkeypatch.setenv("PATH", path)
+        monkeypatch.setattr("sys.path", [str(FOLDER)] * ("torch_neuronx" in versions) + before_path)
 
-    put()
+    put(**SDK)
     yield put
     sys.modules.pop("torch_neuronx", None)
     for limit, values in zip(limits, before, strict=True):
         resource.setrlimit(limit, values)
-
-
-SDK = {"neuronx_cc": "2.27", "torch_neuronx": "2.9.0.2.15", "torch_xla": "2.9.0"}
 
 
 @pytest.fixture
@@ -111,13 +107,13 @@ def evaluated(
 
 
 def test_what_is_missing_is_said(install: Install) -> None:
+    assert (target.NeuronTarget().missing(), target.NeuronTarget().unable()) == (None, None)
+    assert target.NeuronTarget().tiers == (Tier.REAL,)
+    install()
     assert str(target.NeuronTarget().missing()).startswith("no torch_neuronx, no torch_xla and no ")
     install(torch_xla="2.9.0")
     assert target.NeuronTarget().missing() is None
     assert str(target.NeuronTarget().unable()).startswith("no neuronx-cc: it stores an HLO")
-    install(**SDK)
-    assert (target.NeuronTarget().missing(), target.NeuronTarget().unable()) == (None, None)
-    assert target.NeuronTarget().tiers == (Tier.REAL,)
 
 
 def test_a_product_that_cannot_work_is_said(
@@ -135,9 +131,8 @@ def test_a_product_that_cannot_work_is_said(
 
 
 def test_a_model_is_compiled_ahead_of_time(
-    make_subject: MakeSubject, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(**SDK)
     monkeypatch.setenv("NEURON_CC_FLAGS", "--auto-cast all")
     monkeypatch.setenv("NEURON_DOUBLE_CALLS", str(tmp_path / "calls"))
     # It lives for long enough that its memory is looked at.
@@ -176,13 +171,11 @@ REJECTED = "error NCC_EVRF009 Size of total input exceeds 16GB - Reduce the batc
 )
 def test_how_the_compiler_ended_is_reported_in_its_words(
     make_subject: MakeSubject,
-    install: Install,
     behaviour: str,
     status: Status,
     kind: str,
     code: str,
 ) -> None:
-    install(**SDK)
     phases: list[Phase] = []
     outcome = evaluated(make_subject, behaviour, phases=phases)
     failure = outcome.details.failure
@@ -194,19 +187,15 @@ def test_how_the_compiler_ended_is_reported_in_its_words(
         assert "neuronxcc.driver.CommandDriver" in outcome.error.head
 
 
-def test_what_cannot_be_lowered_never_reaches_the_compiler(
-    make_subject: MakeSubject, install: Install
-) -> None:
-    install(**SDK)
+def test_what_cannot_be_lowered_never_reaches_the_compiler(make_subject: MakeSubject) -> None:
     outcome: Any = target.NeuronTarget().run(make_subject(Unlowered, name="neuron"))
     assert (outcome.status, outcome.error.type) == (Status.ERROR, "NotImplementedError")
     assert outcome.details.failure.kind == "lowering"
 
 
 def test_on_a_device_it_runs_is_compared_and_measured(
-    make_subject: MakeSubject, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(**SDK)
     monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
     (tmp_path / "product").write_text("inf2.xlarge\n")
     monkeypatch.setattr(neuronx_cc, "PRODUCT", tmp_path / "product")
@@ -226,9 +215,8 @@ def test_on_a_device_it_runs_is_compared_and_measured(
 
 
 def test_what_cannot_be_loaded_is_an_error_after_compiling(
-    make_subject: MakeSubject, install: Install, monkeypatch: pytest.MonkeyPatch
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(**SDK)
     monkeypatch.setenv("NEURON_DOUBLE_CORES", "2")
     phases: list[Phase] = []
 
@@ -282,9 +270,8 @@ def test_without_the_compiler_the_hlo_is_kept_for_one(
 
 
 def test_a_broken_installation_is_no_fault_of_the_model(
-    make_subject: MakeSubject, install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    install(**SDK)
     (tmp_path / "torch_neuronx.py").write_text("raise ImportError('libnrt.so.1 is missing')")
     monkeypatch.syspath_prepend(str(tmp_path))
     outcome = evaluated(make_subject)
@@ -292,8 +279,7 @@ def test_a_broken_installation_is_no_fault_of_the_model(
     assert outcome.detail.startswith("torch_neuronx cannot be imported: ")
 
 
-def test_what_the_sdk_does_not_do_is_rejected(make_subject: MakeSubject, install: Install) -> None:
-    install(**SDK)
+def test_what_the_sdk_does_not_do_is_rejected(make_subject: MakeSubject) -> None:
     for fields, words in (
         ({"mode": Mode.TRAIN}, "Neuron through XLA has no training"),
         ({"dynamic": True}, "Neuron compiles static shapes only"),
