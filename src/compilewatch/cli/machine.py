@@ -336,16 +336,14 @@ def create_verb(
 def list_verb(as_json: bool) -> None:
     """List the environments that exist and those that targets need."""
     environments = interpreters.listing(_all_environments())
-    if as_json:
-        options.print_json(environments)
-        return
     lines = []
     for listed in environments:
         facts = (listed.advice, "", "")
         if (described := listed.environment) is not None:
             facts = (described.torch, described.transformers or "none", described.python_executable)
         lines.append((listed.name, listed.state.replace("_", " "), *facts))
-    console().print(listing(("Name", "State", "torch", "transformers", "Python"), lines))
+    titles = ("Name", "State", "torch", "transformers", "Python")
+    options.show(environments, as_json, listing(titles, lines))
 
 
 @env_command.command("describe")
@@ -468,13 +466,11 @@ def list_targets_command(environments: str | None, fresh: bool, as_json: bool) -
     """List the compile targets, the environment of each, and whether it can run here."""
     settings = load_settings({"environments": choose.split(environments)})
     targets = list(_listed_targets(settings, fresh=fresh))
-    if as_json:
-        options.print_json(targets)
-        return
     lines = [
         (t["target"], t["environment"], "yes" if t["runs"] else "no", t["why"]) for t in targets
     ]
-    console().print(listing(("Target", "Environment", "Runs here", "Reason"), lines))
+    titles = ("Target", "Environment", "Runs here", "Reason")
+    options.show(targets, as_json, listing(titles, lines))
 
 
 def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -504,15 +500,12 @@ def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
 def list_sources_command(as_json: bool) -> None:
     """List the sources of models, the environment of each library, and what is missing here."""
     sources = list(_listed_sources(load_settings()))
-    if as_json:
-        options.print_json(sources)
-        return
     lines = [
         ["" if v is None else f"{v:,}" if isinstance(v, int) else v for v in source.values()]
         for source in sources
     ]
     titles = ("Source", "Package", "Version", "Environment", "Models", "Missing")
-    console().print(listing(titles, lines))
+    options.show(sources, as_json, listing(titles, lines))
 
 
 @click.command("pull")
@@ -556,10 +549,7 @@ def pull_command(
             progress=progress,
             notice=notice,
         )
-    if as_json:
-        options.print_json(report)
-    else:
-        _print_report(report)
+    options.show(report, as_json, lambda: _print_report(report))
     return 3 if report.partial else 0
 
 

@@ -148,3 +148,15 @@ def show_creation(line: str) -> None:
 def print_json(value: Any) -> None:
     """Print one JSON document to standard output."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def show(value: Any, as_json: bool, people: Any) -> None:
+    """Print a value as JSON, or for people: a text, a table, or what a function prints."""
+    from compilewatch.report.terminal import console  # takes a while to import
+
+    if as_json:
+        print_json(value)
+    elif callable(people):
+        people()
+    else:
+        click.echo(people) if isinstance(people, str) else console().print(people)

@@ -98,17 +98,8 @@ def line_of(state: JobState) -> str:
     return " ".join(words)
 
 
-def show(value: Any, as_json: bool, text: str) -> int:
-    """Print a value as JSON, or a text about it."""
-    if as_json:
-        options.print_json(value)
-    else:
-        click.echo(text)
-    return 0
-
-
 def show_job(state: JobState, as_json: bool, *, final: bool = False) -> int:
-    show(state, as_json, line_of(state))
+    options.show(state, as_json, line_of(state))
     return 1 if final and state.ended and state.state != "done" else 0
 
 
@@ -130,7 +121,8 @@ def status_verb(key: str | None, wait: bool, as_json: bool, **flags: Any) -> int
         f"{health['queued']} waiting, {health['concurrency']} at a time."
     )
     text = "\n".join([service, *map(line_of, jobs)])
-    return show({"health": health, "jobs": jobs}, as_json, text)
+    options.show({"health": health, "jobs": jobs}, as_json, text)
+    return 0
 
 
 @click.command("logs")
@@ -168,11 +160,11 @@ def cancel_verb(key: str, as_json: bool, **flags: Any) -> int:
     "--to", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where."
 )
 @client_options
-def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> int:
+def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> None:
     """Write the files that the job KEY left in /job/out into a folder."""
     _, client = client_of(flags)
     written = [str(path) for path in client.fetch(key, folder)]
-    return show(written, as_json, "\n".join(written) or f"{key} left no files.")
+    options.show(written, as_json, "\n".join(written) or f"{key} left no files.")
 
 
 @click.command("submit")
@@ -378,19 +370,19 @@ def trainium_command() -> None:
 
 @trainium_command.command("up")
 @_which
-def up_verb(state: Path | None, as_json: bool, **flags: Any) -> int:
+def up_verb(state: Path | None, as_json: bool, **flags: Any) -> None:
     """Start the instance unless it runs, and wait until its agent responds.
 
     If that fails or is interrupted, the instance is stopped again.
     """
-    return _show(_operation(state, flags).up(), as_json)
+    _show(_operation(state, flags).up(), as_json)
 
 
 @trainium_command.command("down")
 @click.option("--force", is_flag=True, help="Stop it even if this run did not start it.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it has stopped (default).")
 @_which
-def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flags: Any) -> int:
+def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flags: Any) -> None:
     """Stop the instance if this run started it, and show what it cost.
 
     It is not stopped while the executor that TRAINIUM_ENDPOINT names runs a job of anybody, or
@@ -405,7 +397,7 @@ def down_verb(state: Path | None, as_json: bool, force: bool, wait: bool, **flag
             raise errors.TrainiumUnavailableError(
                 f"the instance keeps running, because {reason}; --force stops it"
             )
-    return _show(operation.down(force=force, wait=wait), as_json)
+    _show(operation.down(force=force, wait=wait), as_json)
 
 
 @trainium_command.command("status")
@@ -431,8 +423,8 @@ def _operation(state: Path | None, flags: dict[str, Any]) -> Operation:
     return Operation(settings, state or state_file(settings), say)
 
 
-def _show(report: InstanceReport, as_json: bool) -> int:
-    return show(report, as_json, " ".join(_sentences(report)))
+def _show(report: InstanceReport, as_json: bool) -> None:
+    options.show(report, as_json, " ".join(_sentences(report)))
 
 
 def _sentences(report: InstanceReport) -> Iterator[str]:

@@ -86,10 +86,7 @@ def fix_run(
                 ]
                 work.run(finders, environment)
     summary = summarised(stored, notes)
-    if as_json:
-        options.print_json(summary)
-    else:
-        console().print(summary_text(summary))
+    options.show(summary, as_json, summary_text(summary))
     return exit_status(summary)
 
 

@@ -237,12 +237,8 @@ def print_attributions(
         by_place=by_place,
         report=report,
     )
-    if as_json:
-        options.print_json(attributions)
-    else:
-        terminal.console().print(
-            terminal.spaced([changes_table(seen), attributions_table(attributions)])
-        )
+    tables = terminal.spaced([changes_table(seen), attributions_table(attributions)])
+    options.show(attributions, as_json, tables)
 
 
 CAUSE_LABELS = {

@@ -159,14 +159,6 @@ def find(
     return library, library.find(query, max_papers, random=draw)
 
 
-def report(as_json: bool, value: Any, show: Callable[[], None]) -> None:
-    """Print a value as JSON, or show it to people."""
-    if as_json:
-        options.print_json(value)
-    else:
-        show()
-
-
 def provider_of(papers: config.PapersSettings, *, required: bool = True) -> "Provider":
     """The language model that the settings name. Raises UsageError if one is required."""
     from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
@@ -207,7 +199,7 @@ def process(
     if not as_json:
         flags["observer"] = stage_lines()
     summaries = run_papers(settings, library, provider, selected, limits, say=say, **flags)
-    report(as_json, summaries, lambda: print_summaries(summaries, store, earlier=earlier))
+    options.show(summaries, as_json, lambda: print_summaries(summaries, store, earlier=earlier))
     unreadable = records.FindingClass.UNREADABLE
     if all(one.findings and one.findings[0].kind is unreadable for one in summaries):
         raise UsageError(f"no selected paper can be read: {summaries[0].findings[0].evidence}")
@@ -311,7 +303,7 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
     store = store_of(output_dir)
     folder = store.known(paper).path
     summary = store.summary(paper)
-    report(as_json, summary, lambda: print_check(summary, folder))
+    options.show(summary, as_json, lambda: print_check(summary, folder))
     return exit_status((summary,))
 
 
@@ -322,7 +314,7 @@ def list_verb(*, output_dir: str | None, as_json: bool) -> int:
     """List the stored papers with what became of them and what they cost."""
     store = store_of(output_dir)
     summaries = store.summaries()
-    report(as_json, summaries, lambda: print_summaries(summaries, store))
+    options.show(summaries, as_json, lambda: print_summaries(summaries, store))
     return 0
 
 
@@ -335,7 +327,7 @@ def show_verb(*, paper: str, number: int | None, output_dir: str | None, as_json
     """Print the code of a paper, with the findings about it and its provenance."""
     folder = store_of(output_dir).known(paper)
     version, _ = folder.version(number)
-    report(as_json, version, lambda: print_version(version, folder.findings(version)))
+    options.show(version, as_json, lambda: print_version(version, folder.findings(version)))
     return 0
 
 
@@ -376,7 +368,7 @@ def preflight_verb(*, as_json: bool, **flags: Any) -> int:
     is 1 if something is missing.
     """
     needs = preflight(settings_of(flags).papers)
-    report(as_json, needs, lambda: print_preflight(needs))
+    options.show(needs, as_json, lambda: print_preflight(needs))
     return 1 if needs["model_problem"] or needs["sandbox_problem"] else 0
 
 

@@ -251,10 +251,7 @@ def compare_command(
     old = open_profile(root, before, model)
     new = open_profile(root, after, model or old.profile.model)
     comparison = analysis.compare_profiles(old.profile, old.samples(), new.profile, new.samples())
-    if as_json:
-        options.print_json(comparison)
-    else:
-        console().print(comparison_table(comparison))
+    options.show(comparison, as_json, comparison_table(comparison))
     verdicts = {point.judgement.verdict for point in comparison.points}
     if comparison.obstacle or verdicts <= {Verdict.UNCLEAR}:
         return INCOMPLETE

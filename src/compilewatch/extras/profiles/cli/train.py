@@ -242,10 +242,7 @@ def train_command(
             return completed.result
 
         done = list(trained(prepared, run))
-    if as_json:
-        options.print_json([fields for fields, _ in done])
-    else:
-        _show_trained(done, out)
+    options.show([fields for fields, _ in done], as_json, lambda: _show_trained(done, out))
     return 0 if all(fields["status"] is Status.PASS for fields, _ in done) else INCOMPLETE
 
 
@@ -448,10 +445,7 @@ def capture_command(
             f"{plural(steps, 'step')}, {plural(len(captured.files), 'file')} in {folder}\n"
             f"Next: compilewatch profile neuron summarize {session}"
         )
-    if as_json:
-        options.print_json(result)
-    else:
-        click.echo(text)
+    options.show(result, as_json, text)
 
 
 _place = click.argument(
@@ -489,11 +483,9 @@ def summarize_command(*, place: Path, as_json: bool) -> None:
         raise CompilerError(f"{empty[0]} is empty: nothing was captured")
     with spinner(f"{profiler.PROGRAM} summarises {place}"):
         figures = profiler.parse_summary(profiler.view(place, output_format="summary-json"))
-    if as_json:
-        options.print_json({"tool": profiler.PROGRAM, "summary": figures})
-        return
     rows = (
         (name, f"{value:,.6g}" if isinstance(value, float) else str(value))
         for name, value in figures.items()
     )
-    console().print(table(("figure", "value"), rows, gap=2))
+    summary = {"tool": profiler.PROGRAM, "summary": figures}
+    options.show(summary, as_json, table(("figure", "value"), rows, gap=2))
