@@ -6,7 +6,7 @@ from typing import Any
 from compilewatch import records
 from compilewatch.config import Settings
 from compilewatch.contract.targets import default_environment
-from compilewatch.records import ChangeKind, Phase, Result, Status, Target
+from compilewatch.records import ChangeKind, Phase, RecompilationKind, Result, Status, Target
 from compilewatch.sinks.run_files import HtmlSink
 from compilewatch.store import RunFolder
 from tests import factories
@@ -210,6 +210,29 @@ def row() -> tuple[Result, ...]:
     )
 
 
+SIZE_BRANCH = records.StackFrame(
+    file=FORWARD,
+    line=640,
+    function="forward",
+    text="if seq_length > 8:",
+)
+AGAIN = tuple(
+    records.Recompilation(
+        **{name: getattr(SIZE_BRANCH, name) for name in ("file", "line", "function")},
+        call=call,
+        guards=(guard,),
+        kind=kind,
+        subject="input_ids.1",
+        needed_by=needed_by,
+    )
+    for call, guard, kind, needed_by in (
+        (1, "0/0: 2 <= input_ids.size()[1] <= 8", RecompilationKind.BRANCH, SIZE_BRANCH),
+        (2, "0/1: 2 <= input_ids.size()[1]", RecompilationKind.SIZE_0_OR_1, None),
+        (2, "0/1: 9 <= input_ids.size()[1]", RecompilationKind.BRANCH, SIZE_BRANCH),
+    )
+)
+
+
 def bert() -> Result:
     """Everything that a result can have."""
     capture = records.CaptureFigures(
@@ -217,7 +240,6 @@ def bert() -> Result:
         operators_eager=10,
         frames_compiled=8,
         frames_skipped=1,
-        recompilations=2,
         eager_operators={"aten.item.default": 6, "aten.sum.default": 4},
         nested_graph_breaks=False,
     )
@@ -230,6 +252,7 @@ def bert() -> Result:
         downloads=382_093_426,
         graphs=8,
         capture=capture,
+        recompilations=AGAIN,
         ops=512,
         guards=40,
         unattributed=0,

@@ -798,8 +798,7 @@ class CaptureFigures(Record, frozen=True, kw_only=True):
     Operators are what PyTorch dispatches (`aten.linear.default`), each call counted: those inside
     captured graphs, and those that ran eagerly outside of them. None where they were not counted.
     A frame is a function, or the rest of one after a graph break. `frames_compiled` are those with
-    a graph, `frames_skipped` those that Dynamo gave up, so that Python ran them. `recompilations`
-    counts how often a frame was compiled again because its guards no longer held.
+    a graph, `frames_skipped` those that Dynamo gave up, so that Python ran them.
     `eager_operators` has the most frequent operators that ran eagerly. `nested_graph_breaks` is
     torch's setting of that name while the model was captured, None if torch has none.
     """
@@ -808,7 +807,6 @@ class CaptureFigures(Record, frozen=True, kw_only=True):
     operators_eager: int | None = None
     frames_compiled: int = 0
     frames_skipped: int = 0
-    recompilations: int = 0
     eager_operators: dict[str, int] = {}
     nested_graph_breaks: bool | None = None
 
@@ -835,12 +833,10 @@ class Captured(Record, frozen=True, kw_only=True):
 class SecondCall(Captured, frozen=True, kw_only=True):
     """What the second call of a compiled model met, where it differs from the first.
 
-    It counts the graphs compiled now, and graph breaks in their frames. `recompilations` counts the
-    frames compiled again because their guards no longer held. `error` is the exception that ended
-    the call, "" if none.
+    It counts the graphs compiled now, and graph breaks in their frames; `recompilations` of the
+    result says why. `error` is the exception that ended the call, "" if none.
     """
 
-    recompilations: int = 0
     error: str = ""
 
 
@@ -850,9 +846,9 @@ class RecompilationKind(StrEnum):
     `size_0_or_1`: a size is 0 or 1, for which torch always compiles apart. `first_static`: a size
     that was taken as fixed, since it had not changed before. `constant`, `modulo`, `branch`: the
     code needs a certain size, a multiple, or a range. `equal_sizes`: two sizes were equal.
-    `value`: a value that eager code computed between two graphs. `argument`: another type, rank,
-    dtype or number. `attribute`: an attribute of an object. `limit`: the limit of recompilations;
-    the frame runs in eager mode from this call on.
+    `value`: a value that eager code handed over between two graphs. `argument`: another type, rank,
+    dtype or number. `attribute`: an attribute of an object. At the limit of recompilations, a frame
+    is not compiled again, but has a graph break (GB0039).
     """
 
     SIZE_0_OR_1 = "size_0_or_1"
@@ -864,7 +860,6 @@ class RecompilationKind(StrEnum):
     VALUE = "value"
     ARGUMENT = "argument"
     ATTRIBUTE = "attribute"
-    LIMIT = "limit"
     OTHER = "other"
 
 
@@ -872,10 +867,11 @@ class Recompilation(CodePlace, frozen=True, kw_only=True):
     """A frame that Dynamo compiled again, because guards of what it had compiled did not hold.
 
     `call` is the number of the call that caused it, from 1. `guards` are Dynamo's own descriptions
-    of the guard that failed, with the values, one for each version of the frame. `kind` and the
-    rest are about the guard of the version that was compiled last: `subject` is what it is about
-    (`input_ids.0`, dimension 0 of an argument; `self.step`), and `needed_by` the line of the model
-    that needs it, None where torch alone does.
+    of the guard that failed, one for each version of the frame. The first is that of the version
+    which fixes the fewest sizes that differ, of those the last: without it, the call would not have
+    compiled. `kind` and the rest are about it: `subject` is what it is about (`input_ids.0`,
+    dimension 0 of an argument; `self.step`), and `needed_by` the line of the model that needs it,
+    None where torch alone does.
     """
 
     call: int

@@ -320,7 +320,7 @@ def frame(result: records.Result, left: Sequence[str] = ()) -> str:
         .get_template("check.html")
         .render(
             result=result,
-            lines=list(wording.recompilation_lines(result.recompilations)),
+            again=list(wording.recompilation_lines(result.recompilations)),
             left=left,
             style=Markup(resources.files(__package__).joinpath("report.css").read_text()),
         )

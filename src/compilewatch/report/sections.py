@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from compilewatch import records
-from compilewatch.report.wording import memory, plural, quantity, seconds
+from compilewatch.report.wording import memory, plural, quantity, recompilation_lines, seconds
 
 Fact = tuple[str, str]
 
@@ -57,8 +57,11 @@ def details(result: records.Result) -> tuple[Section, ...]:
     """The sections that a result has something to say in."""
     sections: list[Section] = []
     capture = result.capture
-    if capture is not None and (result.breaks or capture.share != 1 or capture.recompilations):
+    if capture is not None and (result.breaks or capture.share != 1):
         sections.append(_capture(capture))
+    if result.recompilations:
+        facts = tuple(recompilation_lines(result.recompilations))
+        sections.append(Section(title="Recompilations", facts=facts))
     if result.variants:
         sections.append(_variants(result))
     match cast("records.Record | None", result.details):
@@ -128,7 +131,6 @@ def _capture(capture: records.CaptureFigures) -> Section:
             ("operators run eagerly", _count(capture.operators_eager)),
             ("frames compiled", _count(capture.frames_compiled)),
             ("frames skipped", _count(capture.frames_skipped)),
-            ("recompilations", _count(capture.recompilations)),
             ("nested_graph_breaks", _either(capture.nested_graph_breaks, "on", "off")),
         ],
         [_tally("Operators run eagerly", capture.eager_operators)],

@@ -177,15 +177,12 @@ def model_panel(result: records.Result, *, verbose: bool = False) -> RenderableT
 
 
 def check_text(result: records.Result, left: Sequence[str] = ()) -> str:
-    """A result as `explain` prints it, but as text, with what a check adds to it.
-
-    That is what was compiled again in later calls, and what is left in the process.
-    """
+    """A result as `explain` prints it, but as text, with what a check left in the process."""
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
         console.print(model_panel(result))
-        for line in (*wording.recompilation_lines(result.recompilations), *left):
+        for line in left:
             console.print(plain(line))
     return captured.get().rstrip()
 

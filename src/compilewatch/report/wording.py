@@ -278,8 +278,8 @@ def second_call_note(result: records.Result) -> str:
             for graph_break in second_call.breaks
         )
         notes.append(f"{plural(second_call.graph_breaks, 'graph break')} ({', '.join(places)})")
-    if second_call.recompilations:
-        notes.append(plural(second_call.recompilations, "recompilation"))
+    if again := sum(recompilation.call > 1 for recompilation in result.recompilations):
+        notes.append(plural(again, "recompilation"))
     if second_call.error:
         notes.append(second_call.error)
     return f"second call, with equal inputs: {', '.join(notes)}"
@@ -289,13 +289,12 @@ RECOMPILATION_KINDS = {
     records.RecompilationKind.SIZE_0_OR_1: "size 0 or 1",
     records.RecompilationKind.FIRST_STATIC: "first seen as static",
     records.RecompilationKind.CONSTANT: "constant of the code",
-    records.RecompilationKind.MODULO: "modulo",
+    records.RecompilationKind.MODULO: "remainder of a size",
     records.RecompilationKind.BRANCH: "branch on a size",
-    records.RecompilationKind.EQUAL_SIZES: "equal sizes",
-    records.RecompilationKind.VALUE: "value of a tensor",
-    records.RecompilationKind.ARGUMENT: "type or number of an argument",
+    records.RecompilationKind.EQUAL_SIZES: "sizes that were equal",
+    records.RecompilationKind.VALUE: "value across a graph break",
+    records.RecompilationKind.ARGUMENT: "type or value of an argument",
     records.RecompilationKind.ATTRIBUTE: "attribute",
-    records.RecompilationKind.LIMIT: "recompilation limit",
     records.RecompilationKind.OTHER: "another guard",
 }
 
@@ -319,17 +318,27 @@ def recompilation_cause(recompilation: records.Recompilation) -> str:
     """The kind, what it is about, and the line of the model that needs it."""
     cause = f"{RECOMPILATION_KINDS[recompilation.kind]} {recompilation.subject}".rstrip()
     if (line := recompilation.needed_by) is not None:
-        cause += f", {line.file}:{line.line}: {line.text}".rstrip(": ")
+        cause += f", {line.file}:{line.line}" + f": {line.text}" * bool(line.text)
     return cause
 
 
-def recompilation_lines(recompilations: Iterable[records.Recompilation]) -> Iterator[str]:
-    """Each recompilation: the call, the frame, the cause, and each guard that failed."""
-    for recompilation in recompilations:
-        place = f"{recompilation.file}:{recompilation.line}"
-        cause = recompilation_cause(recompilation)
-        yield f"call {recompilation.call} compiled {recompilation.function} again, {place}: {cause}"
-        yield from (f"  {guard}" for guard in recompilation.guards)
+def recompilation_lines(
+    recompilations: Iterable[records.Recompilation],
+) -> Iterator[tuple[str, str]]:
+    """Each cause of recompilations: `calls 2, 3`, and the kind, the subject and the line.
+
+    Without a line of the model that needs it, the function, and the guard that failed.
+    """
+    calls: dict[str, dict[int, None]] = {}
+    for again in recompilations:
+        cause = recompilation_cause(again)
+        if again.needed_by is None:
+            guard = again.guards[0].partition(": ")[2]
+            cause += f", {again.file}:{again.line} in {again.function}: {guard}"
+        calls.setdefault(cause, {})[again.call] = None
+    for cause, numbers in calls.items():
+        word = "call" if len(numbers) == 1 else "calls"
+        yield f"{word} {', '.join(map(str, numbers))}", cause
 
 
 def registry_page(code: str) -> str | None:

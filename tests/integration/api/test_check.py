@@ -186,7 +186,23 @@ def test_recompilations_name_the_guard_and_the_values() -> None:
     assert again.line == scaled.__code__.co_firstlineno
     assert again.guards == ("0/0: tensor 'x' size mismatch at index 0. expected 1, actual 2",)
     assert (found.status, found.graphs) == (Status.PASS, 2)
-    assert "call 2 compiled scaled again" in str(found)
+    assert "call 2  first seen as static x.0, " in str(found)
+
+
+class Counter(nn.Module):
+    count = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x * self.count
+
+
+def test_a_model_that_reaches_the_limit_of_recompilations_does_not_pass() -> None:
+    found = compilewatch.check(Counter(), calls=[torch.ones(2)] * 10)
+    assert (found.status, len(found.recompilations)) == (Status.GRAPH_BREAK, 7)
+    assert [(graph_break.code, graph_break.function) for graph_break in found.breaks] == [
+        ("GB0039", "forward")
+    ]
 
 
 def test_a_break_and_an_error_of_a_later_call_count() -> None:

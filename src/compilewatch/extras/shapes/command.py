@@ -72,7 +72,8 @@ def _text(model: str, report: ShapeReport) -> Group:
             plain(""),
             plain(f"{title}: {plural(series.compilations, 'compilation')}", "bold"),
         ]
-        parts += [_calls(series), *map(plain, recompilation_lines(series.recompilations))]
+        causes = recompilation_lines(series.recompilations)
+        parts += [_calls(series), *(plain(f"{calls}: {cause}") for calls, cause in causes)]
     return Group(*parts)
 
 

@@ -484,11 +484,9 @@ def _over_all_calls(result: Result) -> Result:
         return result
     breaks = graph_breaks.merge((*result.breaks, *later.breaks))
     total = sum(graph_break.occurrences for graph_break in breaks)
-    capture = result.capture or records.CaptureFigures()
     status = result.status
     graphs = (result.graphs or 0) + (later.graphs or 0)
-    again = capture.recompilations + later.recompilations
-    detail = f"graphs {graphs}, recompilations {again}"
+    detail = f"graphs {graphs}, recompilations {len(result.recompilations)}"
     if later.error:
         status, detail = Status.ERROR, f"a later call failed: {later.error}"
     elif later.graph_breaks:
@@ -506,7 +504,6 @@ def _over_all_calls(result: Result) -> Result:
         graph_breaks=total,
         distinct_breaks=len(breaks),
         graphs=graphs,
-        capture=msgspec.structs.replace(capture, recompilations=again),
         second_call=None,
     )
 

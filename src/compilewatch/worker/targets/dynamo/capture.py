@@ -334,9 +334,6 @@ class Capture:
             # A frame's part of a compile id is the same for each recompilation.
             frames_compiled=len({compile_id.rpartition("/")[0] for compile_id in self.captured}),
             frames_skipped=self.frames_given_up,
-            recompilations=sum(
-                not compile_id.endswith("/0") for compile_id in dict.fromkeys(self.frames)
-            ),
             eager_operators=dict(eager.most_common(OPERATORS_KEPT)),
             nested_graph_breaks=self.nested_graph_breaks,
         )

@@ -38,8 +38,8 @@ from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo.capture import Backend, Capture, call_once
 from compilewatch.worker.targets.dynamo.versions import Version, Versions
 
-RECOMPILE_LIMIT = "recompile_limit"
-"""The code of the graph break of a frame that has reached the limit."""
+RECOMPILE_LIMIT = "GB0039"
+"""The id of the graph break of a frame that has reached the limit (torch 2.9 to 2.15)."""
 
 RECOMPILATIONS_KEPT = 30
 """A sweep stores the causes of so many."""

@@ -218,14 +218,13 @@ def _second_call_facts(captured: Capture, model: records.StackFrame) -> records.
     if second is None:
         return None
     breaks = second.breaks(model)
-    recompilations = second.figures.recompilations
-    if not breaks and not recompilations and not captured.second_error:
+    is_compiled = any(again.call > 1 for again in captured.versions.recompilations())
+    if not breaks and not is_compiled and not captured.second_error:
         return None
     return records.SecondCall(
         breaks=breaks,
         graph_breaks=_occurrences(breaks),
         graphs=second.graphs,
-        recompilations=recompilations,
         error=captured.second_error,
     )
 

@@ -13,7 +13,7 @@ import linecache
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,9 +44,24 @@ _MISMATCH = re.compile(
 _OTHER_MISMATCH = re.compile(r"tensor '(?P<tensor>.+?)' ")
 _SIZE = re.compile(r"(?P<tensor>[\w.'\[\]]+?)\.size\(\)\[(?P<dimension>\d+)\]")
 _ARGUMENT = re.compile(r"^(?:L\[')?kwargs(?:'\])?\['(\w+)'\]|^L\['(\w+)'\]")
-_FROM_EAGER = re.compile(r"\b___stack\d+|torch_dynamo_resume_in_")
-_NAME = re.compile(r"(?:___\w+\()?(?P<name>[A-Za-z_][\w.]*(?:\[[^\]]*\])*)")
+_RESUMED = "torch_dynamo_resume_in_"
+_NAME = re.compile(
+    r"(?:not |\d+ <=? |\w+\()*(?P<name>(?!utils_device)[A-Za-z_]\w*(?:\.\w+|\[[^\]]*\])*)"
+    r"(?=$|[),]| (?:[=!<>]=?|is|in|not) )"
+)
+"""What a guard in Python is about: `self.step == 1`, `not ___dict_contains('step', …)`, `len(x)`.
+
+Guards on the state of torch, such as the mode of gradients, have no such form.
+"""
+
+_KEY = re.compile(r"___dict_contains\('(?P<key>\w+)', (?P<owner>.+?)(?:\.__dict__)?\)")
 _OF_MODULE = re.compile(r"\._(parameters|buffers)\[")
+_CHILD = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
+_PLACE = re.compile(
+    r"(?:File \"|  # )(?P<file>[^\"\n#]+?)(?:\", line |:)(?P<line>\d+),? in (?P<name>\S+)"
+)
+"""The line that reads a value: behind a guard in Python, and in the stack below it (torch 2.15)."""
+
 _ID = re.compile(r"(?<=_id\()([^,()]+), \d+")
 """The address of an object or type in a guard (`___check_obj_id(f, 140…)`)."""
 
@@ -99,6 +114,13 @@ class Version:
         for guard in self.environment.guards:
             numbers |= {int(number) for number in guard.expr.atoms(sympy.Integer)}
         return {number + step for number in numbers for step in (-1, 0, 1)}
+
+    def fixed(self, sizes: dict[str, int]) -> int:
+        """How many sizes differ from those that it is for alone."""
+        return sum(
+            name not in self._ranges and sizes.get(name, size) != size
+            for name, size in self.sizes().items()
+        )
 
     def unmet(self, sizes: dict[str, int]) -> tuple[sympy.Basic, StackFrame | None] | None:
         """The first guard on symbols that does not hold for sizes, and the line it is from."""
@@ -167,7 +189,7 @@ class Versions(logging.Handler):
         metadata: dict[str, Any] = getattr(record, "metadata", {})
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         if "dynamo_start" in metadata:
-            if (frame := _place(metadata["dynamo_start"]["stack"])) is not None:
+            if (frame := _place(_interned(metadata["dynamo_start"]["stack"]))) is not None:
                 reasons = self._reasons.get(compile_id, ())
                 # The first evaluation counts: others give their frames the same numbers.
                 version = Version(compile_id, self.call, frame, reasons)
@@ -179,7 +201,7 @@ class Versions(logging.Handler):
         elif "guard_added_fast" in metadata and compile_id in self.compiled:
             guard = metadata["guard_added_fast"]
             needs = self.compiled[compile_id].needs
-            needs.setdefault(guard["expr"], _place(guard.get("user_stack") or ()))
+            needs.setdefault(guard["expr"], _place(_interned(guard.get("user_stack") or ())))
 
     def graph(self, graph: GraphModule) -> str:
         """Take note of the sizes of a graph's tensors; returns its compile id."""
@@ -204,14 +226,20 @@ class Versions(logging.Handler):
         )
 
     def _recompilation(self, version: Version) -> Recompilation:
-        """The cause is that of the version of the frame that was compiled last."""
-        newest, _, reason = max(
-            (reason.partition(": ") for reason in version.reasons),
-            key=lambda parts: int(parts[0].rpartition("/")[2]),
-        )
-        before = self.compiled.get(newest)
+        """The cause is that of the version that was nearest to do; see `records.Recompilation`."""
+        sizes = version.sizes()
+
+        def nearness(reason: str) -> tuple[int, int]:
+            compile_id = reason.partition(": ")[0]
+            earlier = self.compiled.get(compile_id)
+            fixed = earlier.fixed(sizes) if earlier is not None else len(sizes)
+            return fixed, -int(compile_id.rpartition("/")[2])
+
+        reasons = sorted(version.reasons, key=nearness)
+        nearest, _, failed = reasons[0].partition(": ")
+        before = self.compiled.get(nearest)
         kind, subject, needed_by = (
-            self._cause(before, reason, version)
+            self._cause(before, failed, version)
             if before is not None
             else (RecompilationKind.OTHER, "", None)
         )
@@ -220,7 +248,7 @@ class Versions(logging.Handler):
             function=version.frame.function,
             file=version.frame.file,
             line=version.frame.line,
-            guards=tuple(map(_guard, version.reasons)),
+            guards=tuple(map(guard_text, reasons)),
             kind=kind,
             subject=subject,
             needed_by=needed_by,
@@ -241,26 +269,38 @@ class Versions(logging.Handler):
             if could_differ and {mismatch["expected"], mismatch["actual"]} & {"0", "1"}:
                 return RecompilationKind.SIZE_0_OR_1, subject, None
             return RecompilationKind.FIRST_STATIC, subject, None
-        if named := _SIZE.search(code):
-            subject = f"{argument(named['tensor'])}.{named['dimension']}"
+        compared = [
+            f"{argument(size['tensor'])}.{size['dimension']}" for size in _SIZE.finditer(code)
+        ]
+        if compared:
+            for subject in compared:
+                if sizes.get(subject, 2) < 2:
+                    return RecompilationKind.SIZE_0_OR_1, subject, None
             unmet = before.unmet(sizes)
-            if unmet is not None:
-                return _kind_of(unmet[0]), subject, unmet[1]
-            if sizes.get(subject, 0) < 2:
-                return RecompilationKind.SIZE_0_OR_1, subject, None
-            return RecompilationKind.EQUAL_SIZES, subject, None
+            if unmet is None:
+                return RecompilationKind.EQUAL_SIZES, compared[0], None
+            return _kind_of(unmet[0]), compared[0], unmet[1]
         if named := _OTHER_MISMATCH.search(code):
             return RecompilationKind.ARGUMENT, argument(named["tensor"]), None
-        name = _NAME.match(code.strip())
-        subject = argument(name["name"]) if name is not None else ""
-        if _FROM_EAGER.search(reason):
-            return RecompilationKind.VALUE, subject, version.frame
-        attribute = "." in subject or subject == "self"
-        return (
-            RecompilationKind.ATTRIBUTE if attribute else RecompilationKind.ARGUMENT,
-            subject,
-            None,
+        read_by = _place(
+            FrameSummary(file, int(line), name, lookup_line=False)
+            for file, line, name in _PLACE.findall(reason)
         )
+        key, name = _KEY.search(code), _NAME.match(code.strip())
+        if key is not None:
+            source = f"{key['owner']}.{key['key']}"
+        elif name is not None:
+            source = name["name"]
+        else:
+            return RecompilationKind.OTHER, "", None
+        subject = argument(_CHILD.sub(r".\1", source))
+        if subject.startswith("___stack"):  # what the code at the break has returned
+            return RecompilationKind.VALUE, "", version.frame
+        if _RESUMED in reason:
+            return RecompilationKind.VALUE, subject, read_by
+        if "." in subject or subject == "self" or subject.startswith("G["):
+            return RecompilationKind.ATTRIBUTE, subject, read_by
+        return RecompilationKind.ARGUMENT, subject, read_by
 
     def _was_dynamic(self, subject: str, version: Version) -> bool:
         frame = version.compile_id.rpartition("/")[0]
@@ -274,8 +314,10 @@ class Versions(logging.Handler):
 def _kind_of(guard: sympy.Basic) -> RecompilationKind:
     if any("Mod" in type(part).__name__ for part in sympy.preorder_traversal(guard)):
         return RecompilationKind.MODULO
-    is_equation = isinstance(guard, sympy.Eq) and any(side.is_number for side in guard.args)
-    return RecompilationKind.CONSTANT if is_equation else RecompilationKind.BRANCH
+    if not isinstance(guard, sympy.Eq):
+        return RecompilationKind.BRANCH
+    has_number = any(side.is_number for side in guard.args)
+    return RecompilationKind.CONSTANT if has_number else RecompilationKind.EQUAL_SIZES
 
 
 def _dimension(source: Any) -> str:
@@ -295,13 +337,17 @@ def argument(source: str) -> str:
     return _ARGUMENT.sub(lambda match: match[1] or match[2], source)
 
 
-def _place(stack: Any) -> StackFrame | None:
-    """The innermost line of the model in a stack of the structured trace, None without one."""
+def _interned(stack: Any) -> Iterator[FrameSummary]:
+    """The frames of a stack of the structured trace, which writes files as numbers."""
     files = {number: name for name, number in structured.INTERN_TABLE.items()}
-    frames = graph_breaks.user_stack(
-        FrameSummary(files.get(at["filename"], "?"), at["line"], at["name"], lookup_line=False)
-        for at in stack
-    )
+    for at in stack:
+        file = files.get(at["filename"], "?")
+        yield FrameSummary(file, at["line"], at["name"], lookup_line=False)
+
+
+def _place(stack: Iterable[FrameSummary]) -> StackFrame | None:
+    """The innermost line of the model in a stack, None without one."""
+    frames = graph_breaks.user_stack(stack)
     if not frames:
         return None
     place = graph_breaks.place_of(frames)
@@ -309,11 +355,10 @@ def _place(stack: Any) -> StackFrame | None:
     return msgspec.structs.replace(place, text=text)
 
 
-def _guard(reason: str) -> str:
-    """Return Dynamo's description of a guard in one line, without the stack behind it."""
-    text = _ID.sub(r"\1", graph_breaks.portable_text(reason.partition(_USER_STACK)[0]))
-    code, mark, place = text.partition("  # ")
-    return " ".join((code + mark.strip() + " " + place).split()) if mark else " ".join(text.split())
+def guard_text(reason: str) -> str:
+    """Dynamo's description of a guard, without the lines behind it, which `needed_by` has."""
+    code = reason.partition(_USER_STACK)[0].partition("  # ")[0]
+    return " ".join(_ID.sub(r"\1", graph_breaks.portable_text(code)).split())
 
 
 def writes_the_trace() -> bool:
