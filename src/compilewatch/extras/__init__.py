@@ -166,6 +166,7 @@ WORK = {
     "fix": "compilewatch.extras.fixes.worker.evaluation:evaluate",
     "fix-regions": "compilewatch.extras.fixes.worker.evaluation:regions",
     "shapes": "compilewatch.extras.shapes.worker.tracing:trace",
+    "one-graph": "compilewatch.extras.shapes.worker.one_graph:one_graph",
     "fix-script": "compilewatch.extras.fixes.worker.script:script",
 }
 """What a request can name instead of its target, in a worker."""

@@ -2,9 +2,51 @@
 
 import msgspec
 
-from compilewatch.records import CodePlace, Record, ShapeSeries
+from compilewatch.records import CodePlace, Record, ShapeSeries, StackFrame, Status
 
 REPORT_FILE = "shapes.json"
+
+
+class ServedSize(Record, frozen=True, kw_only=True):
+    """What one graph without guards computes for certain sizes, compared with eager mode.
+
+    `status` is pass, mismatch (other results), error (the graph fails), unsupported (eager mode
+    fails too, or differs from one call to the next) or skipped. `guard` does not hold for these
+    sizes, whether or not the graph is wrong; `needed_by` is the line of the model that needs it.
+    """
+
+    sizes: dict[str, int]
+    status: Status
+    detail: str = ""
+    guard: str = ""
+    needed_by: StackFrame | None = None
+
+
+class OneGraph(Record, frozen=True, kw_only=True):
+    """One graph for all sizes, captured with the sizes `captured`; `error` if it could not be."""
+
+    captured: dict[str, int]
+    backend: str
+    calls: tuple[ServedSize, ...] = ()
+    error: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is right for all sizes for which eager mode says what is right."""
+        statuses = {call.status for call in self.calls}
+        return Status.PASS in statuses and statuses.isdisjoint((Status.MISMATCH, Status.ERROR))
+
+
+class Buckets(Record, frozen=True, kw_only=True):
+    """A dimension in a few sizes, to the next of which every call is padded.
+
+    Of everything computed, `padding` is the share that is padding, over all calls, and `worst` for
+    the call with most of it.
+    """
+
+    sizes: tuple[int, ...]
+    padding: float
+    worst: float
 
 
 class SizeLimit(Record, frozen=True, kw_only=True):
@@ -35,10 +77,14 @@ class ShapeReport(Record, frozen=True, kw_only=True):
 
     `as_called` is with `dynamic=None`, as users compile by default, and `dynamic` with
     `dynamic=True`; `served` says by their names which graphs serve which sizes. `limits` are the
-    ends of what the model itself accepts.
+    ends of what the model itself accepts. `one_graph` and `buckets`, by dimension, are set where
+    they were asked for. `masks` are the model's arguments that say what is padding.
     """
 
     as_called: ShapeSeries
     dynamic: ShapeSeries
     served: dict[str, ServedSizes] = msgspec.field(default_factory=dict)
     limits: tuple[SizeLimit, ...] = ()
+    one_graph: OneGraph | None = None
+    buckets: dict[str, tuple[Buckets, ...]] | None = None
+    masks: tuple[str, ...] = ()

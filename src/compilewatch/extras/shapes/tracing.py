@@ -13,13 +13,16 @@ import msgspec
 from compilewatch.api.choose import local_launcher
 from compilewatch.config import Settings
 from compilewatch.errors import InputsError, UsageError
-from compilewatch.extras.shapes.records import REPORT_FILE, ShapeReport
-from compilewatch.records import Depth, Request, Status, Variants, Work
+from compilewatch.extras.shapes.records import REPORT_FILE, OneGraph, ShapeReport
+from compilewatch.records import Depth, Request, Status, Tier, Variants, Work
 
 
-def shapes_of(request: Request, settings: Settings, served: Served) -> ShapeReport:
+def shapes_of(
+    request: Request, settings: Settings, served: Served, *, one_graph: bool = False
+) -> ShapeReport:
     """Call a model with sizes as they are served, in a separate process; nothing is stored.
 
+    With `one_graph`, another process also runs one graph without guards, on real tensors.
     Raises UsageError for a target or device that this is not about, InputsError where the model
     could not be called.
     """
@@ -36,11 +39,21 @@ def shapes_of(request: Request, settings: Settings, served: Served) -> ShapeRepo
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, [request.target.environment], single=True) as launcher,
     ):
-        (completed,) = launcher.run([request], Path(scratch))
-        if completed.artifacts is None or completed.result.status is not Status.PASS:
-            raise InputsError(f"{request.model.name}: {completed.result.detail}")
-        content = (completed.artifacts / REPORT_FILE).read_bytes()
-        return msgspec.json.decode(content, type=ShapeReport)
+
+        def content(request: Request) -> bytes:
+            (completed,) = launcher.run([request], Path(scratch))
+            if completed.artifacts is None or completed.result.status is not Status.PASS:
+                raise InputsError(f"{request.model.name}: {completed.result.detail}")
+            return (completed.artifacts / REPORT_FILE).read_bytes()
+
+        report = msgspec.json.decode(content(request), type=ShapeReport)
+        if not one_graph:
+            return report
+        ends = [(limit.name, limit.size) for limit in report.limits]
+        work = Work(name="one-graph", options={"domains": served.domains, "ends": ends})
+        on_real_tensors = msgspec.structs.replace(request, tier=Tier.REAL, work=work)
+        graph = msgspec.json.decode(content(on_real_tensors), type=OneGraph)
+        return msgspec.structs.replace(report, one_graph=graph)
 
 
 class Served(NamedTuple):

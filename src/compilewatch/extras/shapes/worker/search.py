@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import torch
@@ -36,6 +37,14 @@ MOST_CALLS = 20
 
 Domains = Mapping[str, Sequence[int]]
 """The sizes of each dimension that are served, in order."""
+
+
+def domains_of(values: Mapping[str, Any]) -> dict[str, Sequence[int]]:
+    """Read the option `domains`: of each, whether it is (first, last) or a list, and the sizes."""
+    return {
+        name: range(sizes[0], sizes[1] + 1) if is_range else sizes
+        for name, (is_range, sizes) in values["domains"].items()
+    }
 
 
 @dataclass(frozen=True)
@@ -209,7 +218,7 @@ class Search:
             name: domains[name][0] for name in ("batch",) if name in domains
         }
         self._values = {
-            name: _coarse(domain, self.first[name], self._middle[name])
+            name: coarse(domain, self.first[name], self._middle[name])
             for name, domain in domains.items()
         }
         self._served: dict[tuple[int, ...], int] = {}
@@ -276,20 +285,11 @@ class Search:
 
     def bounds(self, name: str) -> Iterator[int]:
         """Yield both sides of each size at which another graph begins to serve."""
-        domain = self._domains[name]
-        values = sorted(self._values[name])
-        for low, high in itertools.pairwise(values):
-            at = self.graph_for(self._middle | {name: low})
-            if at == self.graph_for(self._middle | {name: high}):
-                continue
-            first, last = domain.index(low), domain.index(high)
-            while last - first > 1:
-                between = (first + last) // 2
-                if self.graph_for(self._middle | {name: domain[between]}) == at:
-                    first = between
-                else:
-                    last = between
-            yield from (domain[first], domain[last])
+        return changes(
+            self._domains[name],
+            self._values[name],
+            lambda size: self.graph_for(self._middle | {name: size}),
+        )
 
     def served(self) -> ServedSizes:
         """Return which graph serves which sizes: of up to two dimensions, in steps."""
@@ -308,7 +308,24 @@ class Search:
         return ServedSizes(values=values, graphs=tuple(graphs))
 
 
-def _coarse(domain: Sequence[int], first: int, inner: int) -> tuple[int, ...]:
+def changes(
+    domain: Sequence[int], values: Iterable[int], kind: Callable[[int], object]
+) -> Iterator[int]:
+    """Yield both sides of each change of `kind` between two of the values of a domain."""
+    for low, high in itertools.pairwise(sorted(values)):
+        at, first, last = kind(low), domain.index(low), domain.index(high)
+        if at == kind(high):
+            continue
+        while last - first > 1:
+            between = (first + last) // 2
+            if kind(domain[between]) == at:
+                first = between
+            else:
+                last = between
+        yield from (domain[first], domain[last])
+
+
+def coarse(domain: Sequence[int], first: int, inner: int) -> tuple[int, ...]:
     """Return some sizes of a domain: first the usual ones, at the end the special ones."""
     ends = (domain[-1], domain[-1] - 1, domain[0] + 1, domain[0], 2, 1)
     powers = [2**k + one for k in range(2, domain[-1].bit_length()) for one in (0, 1)]

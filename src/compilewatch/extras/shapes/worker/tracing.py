@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +16,7 @@ from compilewatch.extras.shapes.worker.search import (
     Geometry,
     Search,
     bounded,
+    domains_of,
     geometry_of,
     rejection,
 )
@@ -21,6 +24,9 @@ from compilewatch.extras.shapes.worker.serving import Sizes
 from compilewatch.records import Phase, Record, ShapeSeries, Status, TargetOutcome
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.series import series
+
+_MASK = re.compile(r"(attention|padding)_mask$|^mask$|^pixel_mask$")
+"""The names of arguments that say what is padding."""
 
 
 class Traced(Record, frozen=True, kw_only=True):
@@ -38,10 +44,7 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     """
     subject.enter(Phase.COMPILE)
     calls: list[Sizes] = values["calls"]
-    domains: Domains = {
-        name: range(sizes[0], sizes[1] + 1) if is_range else sizes
-        for name, (is_range, sizes) in values["domains"].items()
-    }
+    domains: Domains = domains_of(values)
     geometry = geometry_of(subject, list(domains))
     domains, limits = bounded(geometry, domains) if not calls else (domains, ())
     search = not calls
@@ -56,6 +59,7 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         dynamic=dynamic.series,
         served={"as called": as_called.served, "dynamic=True": dynamic.served},
         limits=limits,
+        masks=tuple(filter(_MASK.search, inspect.signature(subject.module.forward).parameters)),
     )
     (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(report))
     return TargetOutcome(status=Status.PASS, artifacts=(REPORT_FILE,))

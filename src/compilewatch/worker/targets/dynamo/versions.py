@@ -123,14 +123,21 @@ class Version:
         )
 
     def unmet(self, sizes: dict[str, int]) -> tuple[sympy.Basic, StackFrame | None] | None:
-        """The first guard on symbols that does not hold for sizes, and the line it is from."""
+        """The first of `all_unmet`."""
+        return next(self.all_unmet(sizes), None)
+
+    def all_unmet(self, sizes: dict[str, int]) -> Iterator[tuple[sympy.Basic, StackFrame | None]]:
+        """Yield guards on symbols that do not hold for sizes, and the line that each is from.
+
+        The symbols have the names of their dimensions.
+        """
         if self.environment is None:
-            return None
+            return
         values = {symbol: sizes[name] for symbol, name in self._symbols if name in sizes}
+        names = {symbol: sympy.Symbol(name) for symbol, name in reversed(self._symbols)}
         for guard in self.environment.guards:
-            if guard.expr.xreplace(values) == sympy.false:
-                return guard.expr, self.needs.get(str(guard.expr))
-        return None
+            if not _may_hold(guard.expr, values):
+                yield guard.expr.xreplace(names), self.needs.get(str(guard.expr))
 
     def holds(self, tensors: dict[str, int]) -> bool:
         """Whether it serves tensors of these sizes, as its ranges and guards say."""
@@ -318,6 +325,13 @@ def _kind_of(guard: sympy.Basic) -> RecompilationKind:
         return RecompilationKind.BRANCH
     has_number = any(side.is_number for side in guard.args)
     return RecompilationKind.CONSTANT if has_number else RecompilationKind.EQUAL_SIZES
+
+
+def _may_hold(guard: sympy.Basic, values: dict[sympy.Basic, int]) -> bool:
+    try:
+        return bool(guard.xreplace(values) != sympy.false)
+    except ZeroDivisionError:  # a modulo of a size
+        return False
 
 
 def _dimension(source: Any) -> str:
