@@ -29,8 +29,8 @@ def _now() -> list[Json]:
         ),
         panels.bars(
             "First target that fails",
-            "Models by the first of eager, dynamo, export, inductor, xla, neuron that fails. Zero: "
-            "the target ran and is never the first.",
+            "Models by the first of eager, dynamo, export, numerics, inductor, xla, neuron that "
+            "fails. Zero: the target ran and is never the first.",
             q.now(f"sort_desc(sum by (layer, mode) ({layers}))", "{{layer}} {{mode}}"),
         ),
         widths=(14, 10),

@@ -203,6 +203,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dynamic: Shapes = "default"
     shapes: bool = False
     nested_graph_breaks: Literal["default", "on", "off"] = "default"
+    numerics: bool = False
     devices: Annotated[tuple[str, ...], Meta(min_length=1)] = ("cpu",)
     dtype: Literal["default", "config", "float32", "bfloat16", "float16"] = "default"
     depth: Depth = Depth.FULL
@@ -225,6 +226,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cloudwatch: CloudWatchSettings = CloudWatchSettings()
     executor: ExecutorSettings = ExecutorSettings()
     deadlines: Deadlines = Deadlines()
+
+    @property
+    def all_targets(self) -> tuple[str, ...]:
+        """The names of the targets, with that of the setting `numerics`."""
+        return (*self.targets, *(("numerics",) if self.numerics else ()))
 
     @property
     def cache_folder(self) -> Path | None:

@@ -487,7 +487,10 @@ class Numerics(Record, frozen=True, kw_only=True):
     Relative errors are relative to the largest magnitude in the same output. `reference` is what
     errors were compared with if the tolerances alone did not decide: `float64`, or `eager` if the
     model cannot run in float64. `mismatches` names the first few outputs that differ; `alone` says
-    then which of the two differs from each sample of the batch computed alone, in eager mode.
+    then which of the two differs from each sample of the batch computed alone, in eager mode, and
+    `depends_on_batch` whether eager mode does. Otherwise `first_layer` may be the first of the
+    innermost modules that differ when they alone are compiled, with its error. `sizes` are those of
+    each call, and `backend` is what compiled the model, where the target `numerics` chose them.
     """
 
     deterministic: bool
@@ -499,11 +502,23 @@ class Numerics(Record, frozen=True, kw_only=True):
     reference: str | None = None
     mismatches: tuple[str, ...] = ()
     alone: str = ""
+    depends_on_batch: bool = False
+    first_layer: str = ""
+    sizes: tuple[dict[str, int], ...] = ()
+    backend: str = ""
+
+    @property
+    def calls(self) -> str:
+        """`batch 2, sequence 32; batch 4, sequence 17; …`, the sizes of each call."""
+        return "; ".join(
+            ", ".join(f"{name} {size}" for name, size in sizes.items()) for sizes in self.sizes
+        )
 
     @property
     def difference(self) -> str:
-        """The first output that differs, and what becomes of each sample alone."""
-        return "; ".join(filter(None, (*self.mismatches[:1], self.alone)))
+        """The first output that differs, and where that begins, or that eager mode does, too."""
+        layer = f"first in {self.first_layer}" if self.first_layer else ""
+        return "; ".join(filter(None, (*self.mismatches[:1], self.alone, layer)))
 
     @property
     def differs(self) -> bool:

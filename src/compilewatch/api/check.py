@@ -226,16 +226,16 @@ def _named(model: str, target: str, mode: str, dynamic: bool | None) -> Result:
 
 
 def with_numerics(captured: Result, compiled: Result) -> Result:
-    """Return Dynamo's result with what the target Inductor says about the same model's results.
+    """Return Dynamo's result with what a target says that compares the same model's results.
 
-    A graph break stays the status; an error of Inductor replaces it.
+    A graph break stays the status of a mismatch; an error of that target replaces it.
     """
     if compiled.numerics is None:
         return msgspec.structs.replace(
             captured,
             status=compiled.status,
             phase=compiled.phase,
-            detail=f"with the target inductor: {compiled.detail}",
+            detail=f"with the target {compiled.request.target.name}: {compiled.detail}",
             error=compiled.error,
         )
     differs = compiled.status is records.Status.MISMATCH and captured.status is records.Status.PASS

@@ -257,7 +257,7 @@ def checked_targets(
     `nested_asked` is the value of `nested_graph_breaks` if it was given. A run that is `resumed`
     has its own targets, so nothing is checked.
     """
-    targets = targets_with(settings, settings.targets, settings.modes, settings.chosen_dynamic)
+    targets = targets_with(settings, settings.all_targets, settings.modes, settings.chosen_dynamic)
     if resumed:
         return targets
     if settings.launcher == "local":

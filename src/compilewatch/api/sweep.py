@@ -105,9 +105,9 @@ def environments_of(settings: Settings) -> tuple[str, ...]:
     """The environments that the targets need. The nodes of a cluster know which exist."""
     if settings.launcher == "ray":
         return planning.possible_environments(
-            settings.targets, settings.environments, settings.devices
+            settings.all_targets, settings.environments, settings.devices
         )
-    return choose.environments_for(settings.targets, settings)
+    return choose.environments_for(settings.all_targets, settings)
 
 
 def sweep_models(

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from compilewatch import plugins
+from compilewatch.api.check import with_numerics
 from compilewatch.api.choose import call_worker, evaluate_one, one_request
 from compilewatch.cli import conditions, options
 from compilewatch.cli.conditions import FOUND, INCOMPLETE
@@ -18,7 +19,7 @@ from compilewatch.contract.messages import MadeInputs, Script
 from compilewatch.contract.targets import naming_options
 from compilewatch.environments import Environments
 from compilewatch.errors import OsErrorsAs, StoreError, UsageError
-from compilewatch.records import Depth, Request, Tier
+from compilewatch.records import Depth, Request, Status, Tier
 from compilewatch.report.terminal import console, listing, model_panel
 
 
@@ -31,6 +32,7 @@ def _request(flags: dict[str, Any]) -> tuple[Request, Settings]:
 @click.command("explain")
 @options.one_request_options
 @options.nested_graph_breaks
+@options.numerics
 @click.option(
     "--artifacts",
     "keep",
@@ -43,6 +45,7 @@ def _request(flags: dict[str, Any]) -> tuple[Request, Settings]:
 def explain_command(
     *,
     keep: str | None,
+    numerics: bool | None,
     fail_on: conditions.Conditions,
     verbose: bool,
     as_json: bool,
@@ -57,12 +60,12 @@ def explain_command(
     The exit status is 3 if there is no verdict.
     """
     request, settings = _request(flags | {"jobs": 1})
-    result = evaluate_one(
-        request,
-        settings,
-        keep=Path(keep) if keep is not None else None,
-        around=partial(spinner, f"checking {request.model.name}"),
-    )
+    around = partial(spinner, f"checking {request.model.name}")
+    folder = Path(keep) if keep is not None else None
+    result = evaluate_one(request, settings, keep=folder, around=around)
+    if numerics and result.status in (Status.PASS, Status.GRAPH_BREAK):
+        compared, _ = _request(flags | {"jobs": 1, "target": "numerics"})
+        result = with_numerics(result, evaluate_one(compared, settings, around=around))
     if as_json:
         options.print_json(result)
     else:

@@ -71,6 +71,15 @@ nested_graph_breaks = click.option(
 )
 
 
+numerics = click.option(
+    "--numerics",
+    is_flag=True,
+    default=None,
+    help="Also evaluate the target numerics: do the backends eager and aot_eager compute what "
+    "eager mode does, on real tensors at reduced size, for two sizes?",
+)
+
+
 inputs = click.option(
     "--inputs",
     "inputs_file",

@@ -59,6 +59,7 @@ from compilewatch.store import Store
     help="On dynamo, also call each model with ten sizes, and store how often it compiles.",
 )
 @options.nested_graph_breaks
+@options.numerics
 @click.option(
     "--device",
     "devices",

@@ -118,6 +118,11 @@ TARGETS: dict[str, TargetEntry] = {
         single_graph=True,
         captures_for_devices=True,
     ),
+    "numerics": TargetEntry(
+        implementation="compilewatch.worker.targets.execution:NumericsTarget",
+        warm_up=("compilewatch.worker.targets.execution",),
+        counts_graph_breaks=False,
+    ),
     "inductor": TargetEntry(
         implementation="compilewatch.worker.targets.inductor:InductorTarget",
         warm_up=(

@@ -242,6 +242,9 @@ def _numerics(numerics: records.Numerics) -> Section:
             ("errors held against", numerics.reference),
             ("outputs that differ", ", ".join(numerics.mismatches) or None),
             ("samples computed alone", numerics.alone or None),
+            ("first layer that differs", numerics.first_layer or None),
+            ("compiled by", numerics.backend or None),
+            ("sizes of the calls", numerics.calls or None),
         ],
     )
 

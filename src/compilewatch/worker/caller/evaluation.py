@@ -50,7 +50,7 @@ from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.series import series
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 from compilewatch.worker.targets.dynamo.versions import Versions
-from compilewatch.worker.targets.execution import compared
+from compilewatch.worker.targets.execution import compared, located
 from compilewatch.worker.targets.inductor import InductorTarget
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -447,7 +447,8 @@ def _with_numerics(subject: CallerSubject, outcome: TargetOutcome, backend: str)
         # A pool of compile workers would stay in the caller's process. Random numbers as in eager
         # mode, because dropout could not be compared otherwise.
         with torch._inductor.config.patch(compile_threads=1, fallback_random=True):
-            return msgspec.structs.replace(outcome, numerics=compared(subject, compiled))
+            comparison = located(subject, compiled, compared(subject, compiled))
+            return msgspec.structs.replace(outcome, numerics=comparison)
 
     judged = _caught(compare)
     if judged.numerics is None:

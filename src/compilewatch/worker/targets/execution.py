@@ -1,25 +1,121 @@
-"""Calls of a subject in its mode, and their results for comparison."""
+"""Calls of a subject in its mode, and whether the results of compiled ones are those of eager mode.
+
+The target `numerics` is at the top; other targets that run code use its parts.
+"""
 
 import copy
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from compilewatch.records import Mode, Numerics
+from compilewatch.records import Mode, Numerics, Phase, Status, TargetOutcome, Tier
+from compilewatch.worker.example_inputs.sizes import BATCH, SEQUENCE, inputs_of, sizes_of
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
-from compilewatch.worker.targets import numerics
+from compilewatch.worker.targets import CompileTarget, numerics
 from compilewatch.worker.targets.dynamo.capture import call_once
+from compilewatch.worker.targets.dynamo.failures import failed
 
 Call = Callable[..., Any]
+CompileModel = Callable[[Subject], Call]
 
-_BATCH = "batch"
+_BACKENDS = ("eager", "aot_eager")
+_LAYER_SECONDS = 60.0
 _MOST_SAMPLES = 8
+
+
+class NumericsTarget(CompileTarget):
+    """Do the backends `eager` and `aot_eager` compute what eager mode computes, at two sizes?
+
+    One compiled model is called with its example inputs, with those of another size, and with the
+    first ones again: these run in the graph for the other size, where its guards let them. Another
+    backend of `torch.compile` can be named. Modes eval and train, in which gradients are compared.
+
+    It is no part of the target dynamo: values need real tensors, hence a model of reduced size, and
+    graph breaks are counted on the full one. So either verdict has a status, times and failures of
+    its own.
+    """
+
+    name = "numerics"
+    tiers = (Tier.REAL,)
+
+    def missing(self) -> str | None:
+        return None
+
+    def run(self, subject: Subject) -> TargetOutcome:
+        """Compile with each backend until one differs, and name the layer where that begins."""
+        subject.enter(Phase.COMPILE)
+        subject, sizes = _with_second_size(subject)
+        named = subject.request.target.backend
+        for backend in (named,) if named else _BACKENDS:
+            compile_model = partial(_compiled, backend)
+            try:
+                comparison = compared(subject, compile_model)
+            except Exception as error:  # noqa: BLE001  (the edge to the compiler)
+                outcome = TargetOutcome(status=Status.ERROR)
+                return failed(outcome, error, (), f"with the backend {backend}: ")
+            if comparison.differs:
+                break
+        subject.enter(Phase.COMPARE)
+        comparison = located(subject, compile_model, comparison)
+        comparison = msgspec.structs.replace(comparison, sizes=sizes, backend=backend)
+        only = "" if sizes[1:] else "only one size: eager mode takes no other batch or sequence"
+        remark = f"{backend} {comparison.remark}" if comparison.differs else comparison.remark
+        return TargetOutcome(
+            status=Status.MISMATCH if comparison.differs else Status.PASS,
+            detail="; ".join(filter(None, (remark or "as eager mode", comparison.calls, only))),
+            numerics=comparison,
+        )
+
+
+def _compiled(backend: str, subject: Subject) -> Call:
+    compiled: Call = torch.compile(
+        subject.module, backend=backend, dynamic=subject.request.target.dynamic
+    )
+    return compiled
+
+
+def _with_second_size(subject: Subject) -> tuple[Subject, tuple[dict[str, int], ...]]:
+    """Return the subject with calls of another size and of the first one again, and their sizes.
+
+    The other size is the first that eager mode takes: of batch and sequence, or of one of them.
+    """
+    own = _named_sizes(subject)
+    other = {name: size + 2 if name == BATCH else size // 2 + 1 for name, size in own.items()}
+    choices = [other, *({name: size} for name, size in other.items() if len(other) > 1)]
+
+    def accepted(inside: Subject) -> dict[str, int]:
+        for sizes in filter(None, choices):
+            try:
+                resized = replace(inside, inputs=inputs_of(inside, sizes))
+                if _named_sizes(resized) == own:
+                    continue
+                with preserved(inside.module):
+                    call_once(resized, inside.module)
+            except Exception:  # noqa: BLE001  (model code, with inputs that may not fit)
+                continue
+            return sizes
+        return {}
+
+    sizes = subject.in_fork(accepted, dict[str, int])
+    if not sizes:
+        return subject, (own,)
+    inputs = inputs_of(subject, sizes)
+    assert subject.rebuilt is not None
+    # Rules for inputs may have called the module.
+    fresh = replace(subject, module=subject.rebuilt(), later=(inputs, subject.inputs))
+    return fresh, (own, _named_sizes(replace(subject, inputs=inputs)), own)
+
+
+def _named_sizes(subject: Subject) -> dict[str, int]:
+    return {name: size for name, size in sizes_of(subject).items() if name in (BATCH, SEQUENCE)}
 
 
 def enlarged(subject: Subject) -> Subject | None:
@@ -30,7 +126,7 @@ def enlarged(subject: Subject) -> Subject | None:
     kwargs = dict(subject.inputs.kwargs)
     changed = False
     for name, dims in subject.inputs.dynamic_shapes.items():
-        for dim in [dim for dim, label in dims.items() if label == _BATCH and name in kwargs]:
+        for dim in [dim for dim, label in dims.items() if label == BATCH and name in kwargs]:
             changed = True
             kwargs[name] = tree_map_only(
                 torch.Tensor,
@@ -82,9 +178,7 @@ def samples(subject: Subject) -> list[Subject]:
     ]
 
 
-def compared(
-    subject: Subject, compile_model: Callable[[Subject], Call], first: bytes = b""
-) -> Numerics:
+def compared(subject: Subject, compile_model: CompileModel, first: bytes = b"") -> Numerics:
     """Compare the results of all calls with eager mode; each run has a fork, as a model's first.
 
     `compile_model` compiles the model of a subject; `first` are the encoded results of a run of it
@@ -93,8 +187,15 @@ def compared(
     kept = [first] if first else []
 
     def run(call: Callable[[Subject], dict[str, Any]], inside: Subject = subject) -> dict[str, Any]:
-        def encoded(subject: Subject) -> bytes:
-            return numerics.to_bytes(_of_all_calls(replace(subject, inputs=inside.inputs), call))
+        def encoded(forked: Subject) -> bytes:
+            forked.forget()
+            of_fork = replace(forked, inputs=inside.inputs, later=inside.later)
+            results = {
+                f"{prefix}{path}": value
+                for prefix, one in _calls(of_fork).items()
+                for path, value in call(one).items()
+            }
+            return numerics.to_bytes(results)
 
         return numerics.from_bytes(subject.in_fork(encoded, bytes))
 
@@ -106,18 +207,106 @@ def compared(
     def eager(inside: Subject) -> dict[str, Any]:
         return observed(inside, inside.module)
 
-    alone = [] if subject.later else [partial(run, eager, single) for single in samples(subject)]
+    alone = {
+        prefix: [partial(run, eager, single) for single in samples(one)]
+        for prefix, one in _calls(subject).items()
+    }
     return numerics.assess(partial(run, eager), compiled, partial(run, observed_in_float64), alone)
 
 
-def _of_all_calls(subject: Subject, results: Callable[[Subject], dict[str, Any]]) -> dict[str, Any]:
-    """The results of each call by path; each starts from the state in which the model was given."""
+def _calls(subject: Subject) -> dict[str, Subject]:
+    """The subject of each call, by what the paths of its results begin with.
+
+    Each call starts from the state in which the model was given.
+    """
     if subject.later is None:
-        return results(subject)
+        return {"": subject}
     return {
-        f"call {number}: {path}": value
+        f"call {number}: ": replace(subject, inputs=inputs, later=None)
         for number, inputs in enumerate((subject.inputs, *subject.later), start=1)
-        for path, value in results(replace(subject, inputs=inputs)).items()
+    }
+
+
+def located(subject: Subject, compile_model: CompileModel, comparison: Numerics) -> Numerics:
+    """Return a comparison with the first layer that differs.
+
+    The modules that the model calls are compiled one by one, in the order of their calls and with
+    the inputs that they have in eager mode; then those that the first one calls that differs, and
+    so on. A difference that adds up over layers is in none of them. Where eager mode depends on the
+    other samples of the batch, no layer is to blame.
+    """
+    if not comparison.differs or comparison.depends_on_batch:
+        return comparison
+    try:
+        end = time.monotonic() + _LAYER_SECONDS
+        layer = subject.in_fork(partial(_first_layer, compile_model, end, ()), str)
+    except Exception:  # noqa: BLE001  (model code, with inputs that may not be possible to copy)
+        layer = ""
+    return msgspec.structs.replace(comparison, first_layer=layer)
+
+
+def _first_layer(
+    compile_model: CompileModel, end: float, path: tuple[str, ...], subject: Subject
+) -> str:
+    for name, part in _parts(subject).items():
+        if time.monotonic() > end:
+            break
+        try:
+            comparison = compared(part, compile_model)
+        except Exception:  # noqa: BLE001  (one that does not compile alone)
+            continue
+        if comparison.differs:
+            place = (*path, name)
+            error, tolerance = comparison.max_abs_error or 0.0, comparison.atol or 0.0
+            layer = f"{'.'.join(place)} ({type(part.module).__name__})"
+            inner = _first_layer(compile_model, end, place, part)
+            return inner or f"{layer}: off by {error:.3g}, tolerance {tolerance:g}"
+    return ""
+
+
+def _parts(subject: Subject) -> dict[str, Subject]:
+    """The modules that a model calls itself, with the inputs of the first call in each call of it.
+
+    In the order of their calls.
+    """
+    inputs: dict[str, list[ExampleInputs]] = {}
+    above: list[str] = []
+    called: set[str] = set()
+
+    def enter(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not above and name not in called:
+            given = ExampleInputs(strategy="recorded", args=args, kwargs=kwargs)
+            # Copies, because the module may write to them, as it does to a cache.
+            copied = copy.deepcopy(mapped(given, Tensor.detach))
+            inputs.setdefault(name, []).append(copied)
+            called.add(name)
+        above.append(name)
+
+    hooks = [
+        hook
+        for name, module in subject.module.named_modules()
+        if name
+        for hook in (
+            module.register_forward_pre_hook(partial(enter, name), with_kwargs=True),
+            module.register_forward_hook(lambda *_: above.pop() and None, always_call=True),
+        )
+    ]
+    try:
+        for one in _calls(subject).values():
+            called.clear()
+            numerics.seeded(partial(observed, one, one.module))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {
+        name: replace(
+            subject,
+            module=subject.module.get_submodule(name),
+            inputs=first,
+            later=tuple(later) or None,
+            rebuilt=None,
+        )
+        for name, (first, *later) in inputs.items()
     }
 
 

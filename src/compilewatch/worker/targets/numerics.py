@@ -39,21 +39,26 @@ _LEAST_PRECISE = (torch.float16, torch.bfloat16)
 _SMALL_OUTPUT = 1000
 _NAMED_MISMATCHES = 8
 _DEPTH_LIMIT = 12
+_EAGER, _COMPILED = "eager mode", "compiled code"
 
 Run = Callable[[], Any]
 _Value = TypeVar("_Value")
 
 
 def assess(
-    eager: Run, compiled: Run, reference: Run | None, samples: Sequence[Run] = ()
+    eager: Run,
+    compiled: Run,
+    reference: Run | None,
+    samples: Mapping[str, Sequence[Run]] | None = None,
 ) -> Numerics:
     """Compare the results of two functions; each is called at least once, from the same seed.
 
     `reference` runs the same model in float64; if it raises, eager mode is the reference. Eager
     mode runs twice first: if its results differ, the model is not deterministic and nothing counts
     against the compiler (`matches` is then the plain comparison, for information). A mismatch only
-    counts if it occurs again with another seed. Then `samples`, which run each sample of the batch
-    alone in eager mode, say which of the two results depends on the other samples.
+    counts if it occurs again with another seed. Then `samples`, which run each sample of a batch
+    alone in eager mode, say which of the two results depends on the other samples: by what the
+    paths of the results of that batch begin with.
     """
     first, by_compiler = seeded(eager), seeded(compiled)
     deterministic = identical(first, seeded(eager))
@@ -65,34 +70,49 @@ def assess(
         again = _reference(reference, SEED + 1)
         comparison = compare(seeded(eager, SEED + 1), seeded(compiled, SEED + 1), again)
     judged = comparison.mismatches and deterministic
+    changes = _changes_alone(samples or {}, first, by_compiler) if judged else {}
     return msgspec.structs.replace(
         comparison,
         deterministic=deterministic,
         reference="eager" if expected is None else "float64",
         mismatches=comparison.mismatches[:_NAMED_MISMATCHES],
-        alone=_alone(samples, first, by_compiler) if judged else "",
+        alone=_alone(changes),
+        depends_on_batch=_EAGER in changes,
     )
 
 
-def _alone(samples: Sequence[Run], eager: Any, compiled: Any) -> str:
-    """Say which results of a batch differ from those of its samples; empty if none can be told."""
+def _changes_alone(
+    samples: Mapping[str, Sequence[Run]], eager: Any, compiled: Any
+) -> dict[str, float]:
+    """Return by how much results of a batch differ from those of its samples, for each that does.
+
+    None does if that cannot be told.
+    """
     errors: dict[str, float] = {}
-    for number, run in enumerate(samples):
-        single = _reference(run)
-        if single is None:
-            return ""
-        rows_of_sample = {n: v for n, v in leaves(single) if isinstance(v, Tensor) and len(v) == 1}
-        for name, output in (("eager mode", eager), ("compiled code", compiled)):
-            batch = {n: v for n, v in leaves(output) if n in rows_of_sample}
-            rows = {n: v[number, None] for n, v in batch.items() if len(v) == len(samples)}
-            comparison = compare({n: rows_of_sample[n] for n in rows}, rows, None)
-            if comparison.mismatches:
-                errors[name] = max(errors.get(name, 0.0), comparison.max_abs_error or 0.0)
-    if not errors:
+    for prefix, runs in samples.items():
+        for number, run in enumerate(runs):
+            single = _reference(run)
+            if single is None:
+                return {}
+            rows_of_sample = {
+                f"{prefix}{name}": value
+                for name, value in leaves(single)
+                if isinstance(value, Tensor) and value.shape[:1] == (1,)
+            }
+            for name, output in ((_EAGER, eager), (_COMPILED, compiled)):
+                batch = {n: v for n, v in leaves(output) if n in rows_of_sample}
+                rows = {n: v[number, None] for n, v in batch.items() if len(v) == len(runs)}
+                comparison = compare({n: rows_of_sample[n] for n in rows}, rows, None)
+                if comparison.mismatches:
+                    errors[name] = max(errors.get(name, 0.0), comparison.max_abs_error or 0.0)
+    return errors
+
+
+def _alone(changes: Mapping[str, float]) -> str:
+    if not changes:
         return ""
-    changed = " and ".join(f"{name} changes by {error:.3g}" for name, error in errors.items())
-    other = {"eager mode", "compiled code"} - errors.keys()
-    kept = "".join(f", {name} does not" for name in other)
+    changed = " and ".join(f"{name} changes by {error:.3g}" for name, error in changes.items())
+    kept = "".join(f", {name} does not" for name in (_EAGER, _COMPILED) if name not in changes)
     return f"against each sample alone in eager mode, {changed}{kept}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends import registry
 
 from compilewatch.records import Phase
 from compilewatch.worker import forked
@@ -48,6 +49,18 @@ def make_subject(tmp_path: Path) -> MakeSubject:
         return replace(subject, rebuilt=rebuilt)
 
     return make
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
+    """`backend(compiler)` registers a compiler of the test's own under a name."""
+    monkeypatch.setattr(registry, "_COMPILER_FNS", registry._COMPILER_FNS.copy())
+
+    def register(compiler: Any) -> str:
+        torch._dynamo.register_backend(compiler, name="of_this_test")
+        return "of_this_test"
+
+    return register
 
 
 RunScript = Callable[[str], tuple[object, list[str]]]

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch._dynamo
 from torch import Tensor, nn
-from torch._dynamo.backends import registry
 from torch._dynamo.utils import counters
 from torch._inductor import config
 
@@ -31,18 +30,6 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
-    """`backend(compiler)` registers a compiler of the test's own under a name."""
-    monkeypatch.setattr(registry, "_COMPILER_FNS", registry._COMPILER_FNS.copy())
-
-    def register(compiler: Any) -> str:
-        torch._dynamo.register_backend(compiler, name="of_this_test")
-        return "of_this_test"
-
-    return register
 
 
 class Relu(nn.Module):

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compilewatch.records import Mode, Phase, Status
 from compilewatch.worker.subject import ExampleInputs
 from compilewatch.worker.targets import numerics
-from compilewatch.worker.targets.execution import enlarged
+from compilewatch.worker.targets.execution import NumericsTarget, enlarged
 from compilewatch.worker.targets.numerics import assess, compare, from_bytes, to_bytes
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -151,7 +153,7 @@ def test_samples_alone_say_which_of_two_results_depends_on_the_batch(
         return function({"output": given}) if function is dict else function(given)
 
     alone = [partial(run, eager, x[number, None]) for number in range(2)]
-    found = assess(partial(run, eager), partial(run, compiled), None, alone)
+    found = assess(partial(run, eager), partial(run, compiled), None, {"": alone})
     assert said in found.alone
     assert bool(found.alone) is bool(said)
     assert found.alone in found.difference
@@ -195,3 +197,106 @@ def test_a_larger_batch_has_one_more_row_wherever_it_is_named(make_subject: Make
     assert larger["flag"] is True
     assert inputs.kwargs["x"].shape == (2, 4)
     assert enlarged(replace(subject, inputs=replace(inputs, dynamic_shapes={}))) is None
+
+
+class Double(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Third(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x) + x / 3
+
+
+class Layers(nn.Module):
+    """Calls two modules of a list with an argument by keyword, and has a module within one."""
+
+    def __init__(self, last: type[nn.Module] = Third) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(
+            [nn.Sequential(Double(), Double()), nn.Sequential(Double(), last())]
+        )
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(input=x * self.weight)
+        return x
+
+
+class OverBatch(nn.Module):
+    """Attention over the batch: a sample depends on the others in eager mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(torch.sin(x) @ x.T, -1) @ x
+
+
+class NormOfBatch(Layers):
+    def __init__(self) -> None:
+        super().__init__(partial(nn.BatchNorm1d, 4))  # type: ignore[arg-type]
+
+
+def swapped(x: Tensor) -> Tensor:
+    return x.flip(0)
+
+
+def added(x: Tensor) -> Tensor:
+    return x + 0.5
+
+
+@pytest.mark.parametrize(
+    ("build", "mode", "wrong", "first_layer", "alone"),
+    [
+        (Layers, Mode.EVAL, added, "parts.1.1 (Third)", "compiled code changes by 0.5"),
+        (Layers, Mode.EVAL, swapped, "parts.1.1 (Third)", "eager mode does not"),
+        (Layers, Mode.TRAIN, added, "parts.1.1 (Third)", ""),
+        (NormOfBatch, Mode.TRAIN, added, "parts.1.1 (BatchNorm1d)", ""),
+        (OverBatch, Mode.EVAL, added, "", "eager mode changes by "),
+    ],
+)
+def test_a_graph_that_is_wrong_from_the_second_size_on_is_found_in_its_layer(
+    make_subject: MakeSubject,
+    backend: Callable[[Any], str],
+    build: type[nn.Module],
+    mode: Mode,
+    wrong: Callable[[Tensor], Tensor],
+    first_layer: str,
+    alone: str,
+) -> None:
+    """Where eager mode itself depends on the other samples of the batch, it is said instead."""
+
+    def compiler(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        words = ("sin", "batch_norm")
+        is_wrong = any(word in str(n.target) for n in graph.graph.nodes for word in words)
+
+        def run(*args: Any) -> Any:
+            return tuple(wrong(o) if is_wrong and len(o) == 4 else o for o in graph(*args))
+
+        return run
+
+    subject = make_subject(build, mode=mode, name="numerics", backend=backend(compiler))
+    given = ExampleInputs(strategy="factory", args=(torch.linspace(-1, 1, 8).reshape(2, 4),))
+    phases: list[Phase] = []
+    outcome = NumericsTarget().run(replace(subject, inputs=given, enter=phases.append))
+    assert (outcome.status, phases) == (Status.MISMATCH, [Phase.COMPILE, Phase.COMPARE])
+    comparison = outcome.numerics
+    assert comparison.sizes == ({"batch": 2}, {"batch": 4}, {"batch": 2})
+    assert {text.partition(":")[0] for text in comparison.mismatches} == {"call 2"}
+    assert comparison.first_layer.partition(":")[0] == first_layer
+    assert alone in comparison.alone
+    assert bool(comparison.alone) is bool(alone)
+    assert comparison.depends_on_batch is (build is OverBatch)
+
+
+@pytest.mark.parametrize("build", [Layers, NormOfBatch, OverBatch])
+@pytest.mark.parametrize("mode", Mode)
+def test_a_right_graph_is_no_mismatch_whatever_samples_do_to_each_other(
+    make_subject: MakeSubject, build: type[nn.Module], mode: Mode
+) -> None:
+    subject = make_subject(build, mode=mode, name="numerics")
+    given = ExampleInputs(strategy="factory", args=(torch.linspace(-1, 1, 8).reshape(2, 4),))
+    outcome = NumericsTarget().run(replace(subject, inputs=given))
+    assert outcome.status is Status.PASS, outcome.detail
+    assert outcome.detail == "as eager mode; batch 2; batch 4; batch 2"
+    assert (outcome.numerics.backend, outcome.numerics.max_abs_error) == ("aot_eager", 0.0)

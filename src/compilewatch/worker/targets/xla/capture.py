@@ -298,7 +298,7 @@ def execute(subject: Subject) -> Execution:
         lambda: observed(subject, module),
         on_xla,
         lambda: execution.observed_in_float64(subject),
-        [partial(observed, single, module) for single in execution.samples(subject)],
+        {"": [partial(observed, single, module) for single in execution.samples(subject)]},
     )
     compilation = {"recompiles_same_inputs": again, "recompiles": recompiles}
     return graphs, draws, comparison, {"compile_seconds": seconds, **compilation}
