@@ -1,23 +1,29 @@
-"""Writes a script that calls one model with many sizes in plain PyTorch; see check_shapes.py.
+"""Calls models with many sizes, and writes a plain script that does; see check_shapes.py.
 
-Reads a request from standard input, in an interpreter with the library of the model, and prints
-JSON: the sizes of the calls in each trace, and the script. Of compilewatch, the script has only
-the construction of the model and the inputs, as source.
+Runs in an interpreter with the libraries of the models; reads a request a line from standard input,
+and answers with a line of JSON. Of compilewatch, the script has only the construction of the model
+and the inputs, as source. A model is called on fake tensors, as `compilewatch shapes` does, and by
+the script on real ones of reduced width.
 """
 
-import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
-import torch
 
-from compilewatch.records import Request, Tier
+from compilewatch.contract.failures import one_line
+from compilewatch.records import Record, Request, ShapeSeries, Tier
+from compilewatch.worker import forked
 from compilewatch.worker.example_inputs import make_inputs
-from compilewatch.worker.example_inputs.sizes import inputs_of, sizes_of
+from compilewatch.worker.example_inputs.sizes import BATCH, SEQUENCE, inputs_of, sizes_of
+from compilewatch.worker.model.fake_mode import InputAwareFakeMode
 from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.process import warmup
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
 from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets.dynamo.series import series
 from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
 
 TEN = ((1, 16), (2, 16), (2, 17), (8, 17), (3, 128), (1, 128), (64, 32), (5, 100), (1, 1), (7, 512))
@@ -68,33 +74,27 @@ print("\\n" + json.dumps(answers))
 '''
 
 
-def main() -> None:
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+class Answer(Record, frozen=True, kw_only=True):
+    """Of one model: `ten None` -> what compilewatch says; and the script. Or why there is none."""
+
+    series: dict[str, ShapeSeries] = msgspec.field(default_factory=dict)
+    script: str = ""
+    error: str = ""
+
+
+def answer(request: Request) -> Answer:
     request = at_written_depth(msgspec.structs.replace(request, tier=Tier.REAL))
-    channel, sys.stdout = sys.stdout, sys.stderr  # model code prints
-    built = build_model(request, None)
-    built.module.eval()
-    inputs = make_inputs(built.module, request, None)
-    subject = Subject(
-        request=request,
-        module=built.module,
-        inputs=inputs,
-        fake_mode=None,
-        artifacts=Path(),
-        enter=lambda _: None,
-    )
-    known = sizes_of(subject)
+    real = subject_of(request, None)
+    known = sizes_of(real)
     traces: dict[str, list[dict[str, int]]] = {}
     for name, trace in (("ten", TEN), ("batches", BATCHES), ("sequences", SEQUENCES)):
-        calls = [dict(zip(("batch", "sequence"), sizes, strict=True)) for sizes in trace]
-        traces[name] = [
-            {name: size for name, size in sizes.items() if size and name in known}
-            for sizes in calls
-        ]
+        named = (zip((BATCH, SEQUENCE), sizes, strict=True) for sizes in trace)
+        traces[name] = [{n: size for n, size in one if size and n in known} for one in named]
     texts = {
-        name: [inputs_source(inputs_of(subject, sizes)) for sizes in calls]
+        name: [inputs_source(inputs_of(real, sizes)) for sizes in calls]
         for name, calls in traces.items()
     }
+    built = build_model(request, None)
     script = "\n".join(
         (
             "import contextlib, functools, importlib, json, logging, os, sys",
@@ -106,13 +106,51 @@ def main() -> None:
             *model_source(request, built.module, built.config),
             *dtype_source(built.module),
             "model.eval()",
-            OBJECTS if has_objects(inputs) else "",
+            OBJECTS if has_objects(real.inputs) else "",
             f"TRACES = {texts!r}",
             BODY,
         )
     )
-    torch.set_num_threads(1)
-    channel.write(json.dumps({"traces": traces, "script": script}))
+    fake = subject_of(request, InputAwareFakeMode())
+
+    def called(calls: list[dict[str, int]], dynamic: bool | None) -> ShapeSeries:
+        inputs = [inputs_of(fake, sizes) for sizes in calls]
+        with series(fake, dynamic=dynamic) as compiled:
+            for sizes, call_inputs in zip(calls, inputs, strict=True):
+                compiled.call(sizes, call_inputs)
+            return compiled.record()
+
+    found = {
+        f"{name} {dynamic}": forked.in_fork(partial(called, calls, dynamic), ShapeSeries)
+        for name, calls in traces.items()
+        for dynamic in (None, True)
+    }
+    return Answer(series=found, script=script)
+
+
+def subject_of(request: Request, fake_mode: InputAwareFakeMode | None) -> Subject:
+    module = build_model(request, fake_mode).module.eval()
+    return Subject(
+        request=request,
+        module=module,
+        inputs=make_inputs(module, request, fake_mode),
+        fake_mode=fake_mode,
+        artifacts=Path(),
+        enter=lambda _: None,
+    )
+
+
+def main() -> None:
+    channel = os.dup(1)
+    os.dup2(2, 1)  # model code prints
+    warmup.warm_up()
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=Request)
+        try:
+            found = forked.in_fork(partial(answer, request), Answer)
+        except Exception as error:  # noqa: BLE001  (whatever a model raises)
+            found = Answer(error=one_line(error))
+        os.write(channel, msgspec.json.encode(found) + b"\n")
 
 
 if __name__ == "__main__":
