@@ -93,7 +93,7 @@ class Programs:
         for printed in program.stdout:
             if printed.startswith((b"{", b"null")):
                 return json.loads(printed)
-        raise CompilewatchError(f"{program.args} ended")
+        raise CompilewatchError("a process that answers for models has ended")
 
 
 def differences(request: Request, programs: Programs) -> Iterator[str]:

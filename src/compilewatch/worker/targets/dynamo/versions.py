@@ -290,7 +290,7 @@ class Versions(logging.Handler):
         if named := _OTHER_MISMATCH.search(code):
             return RecompilationKind.ARGUMENT, argument(named["tensor"]), None
         read_by = _place(
-            FrameSummary(file, int(line), name, lookup_line=False)
+            FrameSummary(_whole(file), int(line), name, lookup_line=False)
             for file, line, name in _PLACE.findall(reason)
         )
         key, name = _KEY.search(code), _NAME.match(code.strip())
@@ -357,6 +357,12 @@ def _interned(stack: Any) -> Iterator[FrameSummary]:
     for at in stack:
         file = files.get(at["filename"], "?")
         yield FrameSummary(file, at["line"], at["name"], lookup_line=False)
+
+
+def _whole(file: str) -> str:
+    """The path of a file whose beginning torch has cut, if it has been met before."""
+    known = (path for path in graph_breaks.PATHS.values() if path.endswith(file))
+    return next(known, file)
 
 
 def _place(stack: Iterable[FrameSummary]) -> StackFrame | None:
