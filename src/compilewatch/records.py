@@ -104,7 +104,7 @@ class Variants(StrEnum):
     """Which of a model's input variants are evaluated.
 
     `main`: all media at once. `all`: also text alone, and text with one medium. `all+decode`: also
-    one token after a prefill, with a dynamic and with a static cache.
+    the step of `generate` after the prefill, with a dynamic and with a static cache.
     """
 
     MAIN = "main"

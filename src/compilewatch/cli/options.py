@@ -53,7 +53,8 @@ variants = click.option(
     "--variants",
     type=click.Choice([v.value for v in records.Variants]),
     help="Inputs of models of several media, on Dynamo. main: all media at once; all (default): "
-    "also text alone, and text with each medium; all+decode: also one token with a cache.",
+    "also text alone, and text with each medium; all+decode: also the step of generate() after the "
+    "prefill, with a dynamic and with a static cache.",
 )
 dynamic = click.option(
     "--dynamic/--static",

@@ -280,12 +280,24 @@ def _variant(
             variant.in_fork(_eager, type(None))
             return run(variant), inputs
         except Exception as error:  # whatever code of the model raises
-            if failures.error_code(error) == "out_of_memory":
+            if failures.error_code(error) == "out_of_memory" or _needs_values(error, inside):
                 raise
             detail = failures.one_line(error)
             return records.TargetOutcome(status=Status.UNSUPPORTED, detail=detail), inputs
 
     return subject.in_fork(evaluated, Evaluated)
+
+
+def _needs_values(error: BaseException, subject: Subject) -> bool:
+    """Whether a decode step needs values that fake tensors do not have, and may have real ones."""
+    request = subject.request
+    return (
+        request.variants is records.Variants.ALL_DECODE
+        and request.tier is Tier.AUTO
+        and request.device is None
+        and subject.fake_mode is not None
+        and not failures.type_names(error).isdisjoint(FAKE_ERRORS)
+    )
 
 
 @contextmanager

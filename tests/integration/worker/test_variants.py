@@ -52,20 +52,40 @@ def test_a_model_that_breaks_with_an_image_passes_on_text_alone(run: Run) -> Non
     assert "pixel_values" not in {given.name for given in text.inputs}
 
 
-def test_decoding_uses_the_cache_of_a_prefill(run: Run) -> None:
-    result = run("LlamaForCausalLM", Variants.ALL_DECODE)
-    assert [v.name for v in result.variants] == [
-        "prefill",
-        "decode-dynamic-cache",
-        "decode-static-cache",
-    ]
-    prefill, dynamic, static = result.variants
-    for decode in (dynamic, static):
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        pytest.param("LlamaForCausalLM", {"input_ids": (2, 1)}, id="decoder"),
+        pytest.param(
+            "T5ForConditionalGeneration",
+            {"decoder_input_ids": (2, 1), "encoder_outputs.last_hidden_state": (2, 32, 512)},
+            id="encoder and decoder",
+        ),
+        pytest.param("Blip2ForConditionalGeneration", {"input_ids": (2, 1)}, id="image"),
+        pytest.param("MambaForCausalLM", {"input_ids": (2, 1)}, id="state space"),
+    ],
+)
+def test_a_decode_step_is_the_one_that_generate_makes(
+    name: str, given: dict[str, tuple[int, ...]], run: Run
+) -> None:
+    """Each kind of model has its own cache, and drops other arguments after the prefill."""
+    result = run(name, Variants.ALL_DECODE)
+    variants = {v.name: v for v in result.variants}
+    for cache, title in (("dynamic", "DynamicCache"), ("static", "StaticCache")):
+        decode = variants[f"decode-{cache}-cache"]
         assert decode.is_verdict, decode.detail
-        sizes = {given.name: given.shape for given in decode.inputs}
-        assert sizes["input_ids"] == (2, 1)
-        assert sizes["attention_mask"] == (2, 33)
-    assert prefill.ops == result.ops
+        values = {tensor.name: tensor.value for tensor in decode.inputs}
+        assert title in (values.get("past_key_values") or values["cache_params"])
+        shapes = {tensor.name: tensor.shape for tensor in decode.inputs if tensor.shape}
+        assert given.items() <= shapes.items()
+        assert "pixel_values" not in shapes
+
+
+def test_a_model_whose_generate_makes_no_static_cache_says_so(run: Run) -> None:
+    dynamic, static = run("XLNetLMHeadModel", Variants.ALL_DECODE).variants[1:]
+    assert dynamic.is_verdict
+    assert static.status is Status.UNSUPPORTED
+    assert static.detail == "InputsError: generate() makes no static cache for this model"
 
 
 def test_a_variant_that_the_model_does_not_take_has_no_verdict(run: Run) -> None:

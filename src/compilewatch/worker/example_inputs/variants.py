@@ -3,7 +3,7 @@
 A model takes another path through its forward when it gets an image, so a model that compiles on
 text alone can break with an image."""
 
-import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -64,54 +64,116 @@ def other_variants(module: nn.Module, inputs: ExampleInputs) -> dict[str, frozen
     return variants
 
 
-SPARE_TOKENS = 8
-"""Number of tokens that fit into a static cache after the prefill."""
+NEW_TOKENS = 8
+"""How many tokens are asked for, which is what a static cache has room for after the prompt."""
+
+_NOT_GENERATED_FROM = re.compile("labels|use_cache|past_key_values|cache_params|decoder_")
+"""The beginning of arguments that `generate` makes by itself, and what is for training."""
+
+
+class GenerationStep(BaseException):
+    """Ends `generate` at a call of `module`; no Exception, which models catch.
+
+    `attempt` is the index of the one of `attempts` that has come so far.
+    """
+
+    def __init__(self, module: nn.Module, inputs: ExampleInputs, attempt: int = 0) -> None:
+        super().__init__("a step of generation")
+        self.module, self.inputs, self.attempt = module, inputs, attempt
 
 
 def decode_variants(subject: Subject) -> dict[str, Callable[[Subject], Subject]]:
-    """Return how to make the subject of a decoder's step for one token, by variant.
+    """Return how to make the subject of the first decode step of `generate`, by variant."""
+    if not getattr(subject.module, "can_generate", lambda: False)():
+        return {}
 
-    Only models that generate text with a decoder alone have such variants.
-    """
-    parameters = inspect.signature(subject.module.forward).parameters
-    generates = getattr(subject.module, "can_generate", lambda: False)()
-    arguments = subject.inputs.kwargs
-    if not generates or "past_key_values" not in parameters or "input_ids" not in arguments:
-        return {}
-    if "decoder_input_ids" in parameters:
-        return {}
+    def decode(inside: Subject, cache: str) -> Subject:
+        step = decode_step(inside, cache=cache)
+        return replace(inside, module=step.module, inputs=step.inputs)
+
     return {
-        "decode-dynamic-cache": partial(_decode, static=False),
-        "decode-static-cache": partial(_decode, static=True),
+        f"decode-{cache}-cache": partial(decode, cache=cache) for cache in ("dynamic", "static")
     }
 
 
-def _decode(subject: Subject, *, static: bool) -> Subject:
-    """Run the prefill, and return its cache with one more token.
+def decode_step(subject: Subject, *, cache: str) -> GenerationStep:
+    """Call `generate`, and return its first call of the model after the prefill.
 
-    Raises InputsError if the model returns no cache; errors of the model propagate.
+    The module is the model itself, or the part of it that generates (the language model of BLIP-2).
+    Raises InputsError if there is no such call or no static cache; the model's errors propagate.
     """
-    from transformers.cache_utils import DynamicCache, StaticCache
+    from transformers import GenerationMixin, StaticCache
 
-    config: Any = subject.module.config
-    arguments = {k: v for k, v in subject.inputs.kwargs.items() if k != "labels"}
-    length = int(arguments["input_ids"].shape[1])
+    called: set[nn.Module] = set()
+    failures: list[Exception] = []
+
+    def second_call_stops(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if module in called:
+            inputs = ExampleInputs(strategy="generate", args=args, kwargs=kwargs)
+            raise GenerationStep(module, inputs, len(failures))
+        called.add(module)
+
+    parts: list[Any] = [p for p in subject.module.modules() if isinstance(p, GenerationMixin)]
+    hooks = [part.register_forward_pre_hook(second_call_stops, with_kwargs=True) for part in parts]
+    try:
+        for function, inputs in attempts(subject):
+            called.clear()
+            try:
+                generate(subject, function, inputs, cache=cache, disable_compile=True)
+                failures.append(InputsError("generate() makes no call after the prefill"))
+            except Exception as error:  # noqa: BLE001  (model code)
+                failures.append(error)
+    except GenerationStep as step:
+        own = step.inputs.kwargs.get("past_key_values", step.inputs.kwargs.get("cache_params"))
+        if cache == "static" and not isinstance(
+            getattr(own, "self_attention_cache", own), StaticCache
+        ):
+            raise InputsError("generate() makes no static cache for this model") from None
+        return step
+    finally:
+        for hook in hooks:
+            hook.remove()
+    raise failures[0]
+
+
+def attempts(subject: Subject) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
+    """Return ways to generate: a function, and its arguments.
+
+    A model's own `generate` may need what only a checkpoint has, such as codes of languages, and
+    its media more than `forward` does; all that is gone after the prefill.
+    """
+    from transformers import GenerationMixin
+
+    module: Any = subject.module
+    given = {k: v for k, v in subject.inputs.kwargs.items() if not _NOT_GENERATED_FROM.match(k)}
+    text = {k: v for k, v in given.items() if k in ("input_ids", "attention_mask")}
+    functions = dict.fromkeys((type(module).generate, GenerationMixin.generate))
+    return [
+        (function, arguments)
+        for arguments in ((given, text) if "input_ids" in text else (given,))
+        for function in functions
+    ]
+
+
+def generate(
+    subject: Subject,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    *,
+    cache: str,
+    tokens: int = NEW_TOKENS,
+    **settings: Any,
+) -> None:
+    """Let a model generate, exactly `tokens` new tokens.
+
+    `cache` is its `cache_implementation`, and `settings` are further ones of its configuration. No
+    token ends the text, and where the configuration has no first token, that is 0.
+    """
+    module: Any = subject.module
+    defaults = module.generation_config
+    defaults.eos_token_id = None
+    defaults.bos_token_id = defaults.bos_token_id or 0
+    defaults.decoder_start_token_id = defaults.decoder_start_token_id or defaults.bos_token_id
+    settings |= {"cache_implementation": cache, "max_new_tokens": tokens, "do_sample": False}
     with torch.no_grad(), subject.tensors():
-        cache = (
-            StaticCache(config=config, max_cache_len=length + SPARE_TOKENS)
-            if static
-            else DynamicCache(config=config)
-        )
-        outputs = subject.module(**arguments, past_key_values=cache, use_cache=True)
-        cache = getattr(outputs, "past_key_values", None)
-        if cache is None:
-            raise InputsError("the model returns no cache")
-        kwargs: dict[str, Any] = {
-            "input_ids": arguments["input_ids"][:, -1:],
-            "past_key_values": cache,
-            "use_cache": True,
-        }
-        mask = arguments.get("attention_mask")
-        if mask is not None:
-            kwargs["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
-    return replace(subject, inputs=ExampleInputs(strategy="decode", kwargs=kwargs))
+        function(module, **arguments, **settings, num_beams=1, num_return_sequences=1)
