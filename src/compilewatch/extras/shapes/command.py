@@ -44,6 +44,11 @@ from compilewatch.report.wording import plural, recompilation_lines
     is_flag=True,
     help="Also show to which few sizes to pad, for compilers that take one shape a graph.",
 )
+@click.option(
+    "--generate",
+    is_flag=True,
+    help="Also show what generate() compiles: prompts of 1 to 512 tokens, and 64 new tokens.",
+)
 @options.as_json
 def command(
     *,
@@ -51,6 +56,7 @@ def command(
     trace: str | None,
     one_graph: bool,
     buckets: bool,
+    generate: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
@@ -61,14 +67,15 @@ def command(
     Exit statuses: 0 no call runs in eager mode; 1 one does, at the limit of recompilations, or one
     graph for all sizes is wrong or cannot be captured; 2 wrong input.
     """
-    if bool(vary) == bool(trace):
+    if bool(vary) == bool(trace) and not (generate and not vary):
         raise UsageError("say which sizes are served: --vary batch=1..64, or --trace FILE")
+    vary = vary or ("batch=2",)  # with --generate alone
     served = served_by_trace(Path(trace).read_text(), trace) if trace else served_by_values(vary)
     names = ("model", "target", "mode", "dynamic", "inputs_file")
     chosen = {name: flags.pop(name) for name in names}
     request, settings = one_request(**chosen, flags=flags | {"jobs": 1})
     with spinner(f"calling {request.model.name} with sizes that differ"):
-        report = shapes_of(request, settings, served, one_graph=one_graph)
+        report = shapes_of(request, settings, served, one_graph=one_graph, generate=generate)
     if buckets:
         best = {name: buckets_of(counts) for name, counts in frequencies(served).items()}
         report = msgspec.structs.replace(report, buckets=best)
@@ -87,7 +94,9 @@ def _text(model: str, report: ShapeReport) -> Group:
         parts.append(
             plain(f"{limit.name} ends at {limit.size:,}: the model itself fails beyond, {line}")
         )
-    for title, series in (("as called", report.as_called), ("dynamic=True", report.dynamic)):
+    titled = {"as called": report.as_called, "dynamic=True": report.dynamic}
+    titled |= {f"generate(), {name}": series for name, series in (report.generation or {}).items()}
+    for title, series in titled.items():
         parts += [
             plain(""),
             plain(f"{title}: {plural(series.compilations, 'compilation')}", "bold"),
@@ -109,6 +118,8 @@ def _calls(series: ShapeSeries) -> Any:
     names = list(dict.fromkeys(name for call in series.calls for name in call.sizes))
     table = plain_table("Call", *names, "Compiles", "Served by")
     for number, call in enumerate(series.calls, start=1):
+        if "step" in call.sizes and not (call.compiled or call.error):
+            continue
         sizes = (str(call.sizes.get(name, "")) for name in names)
         graphs = ", ".join(str(graph + 1) for graph in call.served_by) or "eager mode"
         served = call.error or graphs

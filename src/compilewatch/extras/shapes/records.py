@@ -78,7 +78,8 @@ class ShapeReport(Record, frozen=True, kw_only=True):
     `as_called` is with `dynamic=None`, as users compile by default, and `dynamic` with
     `dynamic=True`; `served` says by their names which graphs serve which sizes. `limits` are the
     ends of what the model itself accepts. `one_graph` and `buckets`, by dimension, are set where
-    they were asked for. `masks` are the model's arguments that say what is padding.
+    they were asked for. `masks` are the model's arguments that say what is padding. `generation` is
+    what `generate` compiles, by cache and by who compiles.
     """
 
     as_called: ShapeSeries
@@ -88,3 +89,4 @@ class ShapeReport(Record, frozen=True, kw_only=True):
     one_graph: OneGraph | None = None
     buckets: dict[str, tuple[Buckets, ...]] | None = None
     masks: tuple[str, ...] = ()
+    generation: dict[str, ShapeSeries] | None = None

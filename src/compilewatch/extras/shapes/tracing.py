@@ -18,22 +18,29 @@ from compilewatch.records import Depth, Request, Status, Tier, Variants, Work
 
 
 def shapes_of(
-    request: Request, settings: Settings, served: Served, *, one_graph: bool = False
+    request: Request,
+    settings: Settings,
+    served: Served,
+    *,
+    one_graph: bool = False,
+    generate: bool = False,
 ) -> ShapeReport:
     """Call a model with sizes as they are served, in a separate process; nothing is stored.
 
-    With `one_graph`, another process also runs one graph without guards, on real tensors.
+    With `one_graph`, another process also runs one graph without guards, on real tensors; with
+    `generate`, texts are generated too.
     Raises UsageError for a target or device that this is not about, InputsError where the model
     could not be called.
     """
     if request.target.name != "dynamo" or request.device is not None:
         raise UsageError("shapes is about Dynamo on the CPU: leave out --target and --device")
+    options = {"domains": served.domains, "calls": served.calls, "generate": generate}
     request = msgspec.structs.replace(
         request,
         depth=Depth.REDUCED,
         variants=Variants.MAIN,
         keep_artifacts=True,
-        work=Work(name="shapes", options={"domains": served.domains, "calls": served.calls}),
+        work=Work(name="shapes", options=options),
     )
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from compilewatch.extras.shapes.records import REPORT_FILE, ServedSizes, ShapeReport
+from compilewatch.extras.shapes.worker.generation import generation
 from compilewatch.extras.shapes.worker.search import (
     Domains,
     Geometry,
@@ -40,7 +41,7 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     """Write what sizes compile, as called and with `dynamic=True`, to a file.
 
     `domains` are the sizes of each dimension that are served, as (first, last) or a list; `calls`
-    are made as they are, and without any a search finds them.
+    are made as they are, and without any a search finds them. With `generate`, texts are generated.
     """
     subject.enter(Phase.COMPILE)
     calls: list[Sizes] = values["calls"]
@@ -60,6 +61,7 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         served={"as called": as_called.served, "dynamic=True": dynamic.served},
         limits=limits,
         masks=tuple(filter(_MASK.search, inspect.signature(subject.module.forward).parameters)),
+        generation=generation(subject) if values["generate"] else None,
     )
     (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(report))
     return TargetOutcome(status=Status.PASS, artifacts=(REPORT_FILE,))

@@ -44,6 +44,9 @@ RECOMPILE_LIMIT = "GB0039"
 RECOMPILATIONS_KEPT = 30
 """A sweep stores the causes of so many."""
 
+Compiled = Callable[..., Any]
+"""Compiles a function with the argument `backend`."""
+
 
 class Series:
     """Calls of one compiled model, one after the other; see `series`.
@@ -51,7 +54,12 @@ class Series:
     `compile_ids` are those of the graphs, of which `versions` knows more.
     """
 
-    def __init__(self, subject: Subject, *, dynamic: bool | None, backend: Backend) -> None:
+    output: Any = None
+    """What the last call has returned."""
+
+    def __init__(
+        self, subject: Subject, dynamic: bool | None, backend: Backend, compiled_with: Compiled
+    ) -> None:
         self._subject, self._dynamic = subject, dynamic
         self.versions = Versions(dynamic=dynamic)
         self.compile_ids: list[str] = []
@@ -74,7 +82,7 @@ class Series:
             return run
 
         recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
-        self._compiled = torch.compile(subject.module, backend=recorder, dynamic=dynamic)
+        self._compiled = compiled_with(backend=recorder)
 
     def call(self, sizes: dict[str, int], inputs: ExampleInputs) -> ShapeCall:
         """Call the compiled model, and return what that compiled; an exception is recorded."""
@@ -85,7 +93,7 @@ class Series:
         counters.clear()
         with self.versions.listening(), captures.listening(captured):
             try:
-                call_once(replace(self._subject, inputs=inputs), self._compiled)
+                self.output = call_once(replace(self._subject, inputs=inputs), self._compiled)
             except Exception as failure:  # noqa: BLE001  (the edge to the compiler and to the model)
                 error = one_line(failure)
         for graph_break in () if error else captured.breaks():
@@ -187,14 +195,19 @@ def _graph(version: Version) -> CompiledGraph:
 
 
 @contextmanager
-def series(subject: Subject, *, dynamic: bool | None) -> Iterator[Series]:
+def series(
+    subject: Subject, *, dynamic: bool | None, compiled_with: Compiled | None = None
+) -> Iterator[Series]:
     """Yield the compiled model of a subject, which nothing has called, to be called in a series.
 
     It is called in the mode of the request, on its own tensors, with the backend of the target.
+    `compiled_with` compiles something else with a backend, such as one method of the model.
     """
+    if compiled_with is None:
+        compiled_with = partial(torch.compile, subject.module, dynamic=dynamic)
     subject.forget()
     with captures.tensors(subject):
-        yield Series(subject, dynamic=dynamic, backend=captures.capturing_backend(subject))
+        yield Series(subject, dynamic, captures.capturing_backend(subject), compiled_with)
 
 
 def traced(
