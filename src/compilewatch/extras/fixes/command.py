@@ -69,6 +69,11 @@ _OF_RUNS = frozenset(
     help="With --all-of: after this time nothing new is tried for a model.",
 )
 @click.option("--no-rewrites", is_flag=True, help="Try nothing that edits the source of a library.")
+@click.option(
+    "--shapes",
+    is_flag=True,
+    help="Not graph breaks, but lines that need a compilation for another size.",
+)
 @click.option("--cost", is_flag=True, help="Time calls with a verified fix and without it.")
 @click.option(
     "--save", type=click.Path(dir_okay=False), help="Write the script that verifies the fix."
@@ -90,6 +95,7 @@ def command(
     max_seconds: float | None,
     max_model_seconds: float,
     no_rewrites: bool,
+    shapes: bool,
     cost: bool,
     save: str | None,
     patch: str | None,
@@ -106,6 +112,7 @@ def command(
     functions and rewrites of source lines are tried, the least intrusive first. What Dynamo accepts
     is verified by a script of plain PyTorch in a separate process: single graph, equal results in
     eager mode, as a graph and with Inductor, for two shapes and two seeds, and for unusual values.
+    With --shapes, a fix also has fewer compilations in calls of 1 to 8 samples of both shapes.
 
     Exit statuses: 0 a single graph, verified (or no graph break); 1 fewer graph breaks, verified;
     2 wrong input; 3 nothing is verified. With --all-of: 0 a single graph, verified, for all models;
@@ -141,6 +148,7 @@ def command(
             limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
             rewrites=not no_rewrites,
             cost=cost,
+            shapes=shapes,
             report=partial(_report, console(stderr=True)),
         )
     if as_json:

@@ -31,12 +31,14 @@ def find_fix(
     limits: Limits | None = None,
     rewrites: bool = True,
     cost: bool = False,
+    shapes: bool = False,
     report: Report = lambda *_: None,
 ) -> records.Fix:
     """Search for changes that remove the graph breaks of a model, and verify them.
 
-    Each evaluation is a separate process on this machine; nothing is stored. With `cost`, calls
-    with a verified fix and without it are timed. Raises UsageError for a target or device that the
+    With `shapes`, it is about lines that need a compilation for another size instead. Each
+    evaluation is a separate process on this machine; nothing is stored. With `cost`, calls with a
+    verified fix and without it are timed. Raises UsageError for a target or device that the
     verification is not about.
     """
     target = request.target
@@ -44,7 +46,7 @@ def find_fix(
         raise UsageError("fix is about graph breaks: leave out --target, or name dynamo")
     if request.device is not None:
         raise UsageError("fix is verified on the CPU: leave out --device")
-    with searching(settings, request.target.environment) as find:
+    with searching(settings, request.target.environment, shapes=shapes) as find:
         fix = find(request, limits or Limits(), rewrites=rewrites, report=report)
         if cost and fix.verification is not None:
             report("timing calls", len(fix.trials))
@@ -74,13 +76,22 @@ def fix_named(
 
 
 class Finder:
-    """Searches for fixes with one warm worker; `alone` if no other one works beside it."""
+    """Searches for fixes with one warm worker; `alone` if no other one works beside it.
+
+    With `shapes`, for those of lines that need a compilation for another size.
+    """
 
     def __init__(
-        self, launcher: Launcher, environments: Environments, scratch: Path, *, alone: bool
+        self,
+        launcher: Launcher,
+        environments: Environments,
+        scratch: Path,
+        *,
+        alone: bool,
+        shapes: bool = False,
     ) -> None:
         self._launcher, self._environments, self._scratch = launcher, environments, scratch
-        self._alone = alone
+        self._alone, self._shapes = alone, shapes
         self._read_values: set[str] = set()
 
     def __call__(
@@ -103,10 +114,14 @@ class Finder:
         ).run()
         edits = [edit for change in fix.changes for edit in change.edits]
         fix = msgspec.structs.replace(fix, patch=patch(edits, place.source_of))
-        if fix.status not in (
-            records.FixStatus.IMPROVES,
-            records.FixStatus.CAPTURED,
-            records.FixStatus.NOTHING,
+        if (
+            fix.status
+            not in (
+                records.FixStatus.IMPROVES,
+                records.FixStatus.CAPTURED,
+                records.FixStatus.NOTHING,
+            )
+            or self._shapes
         ):
             return fix
         # The submodules to compile instead of the model; none if that cannot be said.
@@ -118,7 +133,10 @@ class Finder:
         """Return what Dynamo does with the model under each of the changes, in processes."""
         tier = Tier.REAL if request.key in self._read_values else request.tier
         works = [
-            Work(name="fix", options={"changes": msgspec.to_builtins(changes)})
+            Work(
+                name="fix",
+                options={"changes": msgspec.to_builtins(changes), "shapes": self._shapes},
+            )
             for changes in several
         ]
         requests = [_reduced(request, work=work, tier=tier) for work in works]
@@ -131,7 +149,11 @@ class Finder:
     def verify(self, request: Request, changes: Changes) -> tuple[str, records.Verification]:
         """Return the script that verifies changes, and what it found in a separate process."""
         title = f"{request.model.name} with {names_of(changes)}"
-        options = {"changes": msgspec.to_builtins(changes), "title": title}
+        options = {
+            "changes": msgspec.to_builtins(changes),
+            "title": title,
+            "shapes": self._shapes,
+        }
         real = msgspec.structs.replace(request, tier=Tier.REAL)
         written, detail = self._written("fix-script", records.SCRIPT_FILE, real, options)
         if written is None:
@@ -180,7 +202,9 @@ def _reduced(request: Request, **fields: Any) -> Request:
 
 
 @contextlib.contextmanager
-def searching(settings: Settings, environment: str, *, alone: bool = True) -> Iterator[Finder]:
+def searching(
+    settings: Settings, environment: str, *, alone: bool = True, shapes: bool = False
+) -> Iterator[Finder]:
     """Yield a finder of fixes, whose worker stays warm until the end.
 
     If it is `alone`, two evaluations run at a time, and two requirements of a verification.
@@ -191,7 +215,7 @@ def searching(settings: Settings, environment: str, *, alone: bool = True) -> It
         local_launcher(at_a_time, [environment], single=True) as launcher,
     ):
         environments = Environments(settings.cache_folder)
-        yield Finder(launcher, environments, Path(scratch), alone=alone)
+        yield Finder(launcher, environments, Path(scratch), alone=alone, shapes=shapes)
 
 
 def run_verification(

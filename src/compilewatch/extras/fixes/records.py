@@ -12,6 +12,9 @@ FIXES_VERSION = 1
 LATE = "the verification ends"
 """The step of a verification that did not end in time: on another day it may."""
 
+RECOMPILED = "recompiled_"
+"""How the code of a line begins that needs a compilation for another size."""
+
 REGIONS_FILE = "regions.json"
 SCRIPT_FILE = "verify.py"
 """The artifact of a search for regions: a list of `Region` as JSON."""
@@ -95,7 +98,8 @@ class Verification(Record, frozen=True, kw_only=True):
 
     `breaks`, `graphs`, `operators` (those that graphs run) and `compilations` are counted without
     and with the fix; the compilations are those of four calls that alternate between two
-    shapes, and None without the fix if each shape is compiled once with it.
+    shapes, and None without the fix if each shape is compiled once with it; of a fix for other
+    sizes those of ten calls of five sizes.
     `single_graph` says that `fullgraph=True` accepted the model for both shapes. `tried` says what
     the script tried, and `holds_if` under which conditions its results hold, a short sentence each.
     """

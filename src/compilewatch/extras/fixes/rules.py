@@ -158,6 +158,43 @@ def _on_values(test: ast.expr) -> bool:
     return False
 
 
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+@rule(
+    "tensor instead of a list",
+    "A list that has a size as its length, and only becomes a tensor, is made as a tensor.",
+    "The size is not 0: an empty list becomes a tensor of floats.",
+    when=r"^recompiled_",
+)
+def filled(site: rewriting.Site) -> rewriting.Edits:
+    """Make a tensor of a size without a list of numbers, which is compiled for one length.
+
+    `torch.tensor(list(range(n)))` is `torch.arange(n)`, and `torch.tensor([1.0] * n)` is
+    `torch.full((n,), 1.0)`: the same numbers, and the same type, which torch derives from them.
+    """
+    for node in ast.walk(site.statement):
+        match node:
+            case ast.Call(func=function, args=[numbers], keywords=options) if ast.unparse(
+                function
+            ) == "torch.tensor" and (tensor := _of_numbers(numbers)):
+                others = "".join(f", {ast.unparse(option)}" for option in options)
+                return rewriting.all_of(site.replaced(node, f"{tensor}{others})"))
+    return ()
+
+
+def _of_numbers(numbers: ast.expr) -> str:
+    """The call, without its last bracket, that makes a tensor of a list's numbers; or ""."""
+    match numbers:
+        case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
+            return _of_numbers(inner) if isinstance(inner, ast.Call) else ""
+        case ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[]):
+            return f"torch.arange({', '.join(map(ast.unparse, bounds))}"
+        case ast.BinOp(ast.List([ast.Constant(int() | float() as value)]), ast.Mult(), size):
+            return f"torch.full(({ast.unparse(size)},), {value!r}"
+    return ""
+
+
 # --- loops ----------------------------------------------------------------------------------------
 
 _CONSUMERS = ("tuple", "list", "set", "frozenset", "dict", "sorted", "sum", "max", "min")

@@ -87,7 +87,7 @@ class Search:
         baseline = self._result(())
         self._fix = nothing(self._place.request, baseline.breaks)
         if baseline.status is Status.PASS:
-            return self._ended(status=records.FixStatus.NO_BREAK, detail="it has no graph breaks")
+            return self._ended(status=records.FixStatus.NO_BREAK, detail=baseline.detail)
         if not baseline.is_verdict:  # it fails without the compiler
             return self._ended(status=records.FixStatus.NO_VERDICT, detail=baseline.detail)
         self._place = replace(self._place, inputs=baseline.inputs)
@@ -271,6 +271,9 @@ def verified(verify: Verifier, fix: records.Fix, changes: Changes) -> records.Fi
     before, after = verification.breaks
     single = verification.single_graph
     detail = "one graph" if single else f"{plural(after, 'graph break')} instead of {before}"
+    if any(graph_break.code.startswith(records.RECOMPILED) for graph_break in fix.breaks):
+        most, least = verification.compilations
+        detail = f"compile {least} times instead of {most} for other sizes"
     title = f"What makes {fix.model} {detail}."
     return msgspec.structs.replace(
         fix,

@@ -8,7 +8,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.extras.fixes.records import Fix, FixCost, FixKind, FixStatus, Verification
+from compilewatch.extras.fixes.records import (
+    RECOMPILED,
+    Fix,
+    FixCost,
+    FixKind,
+    FixStatus,
+    Verification,
+)
 from compilewatch.records import reason_title
 from compilewatch.report.terminal import Indented, code, plain
 from compilewatch.report.wording import milliseconds
@@ -50,7 +57,9 @@ def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
         Text.assemble((fix.model, "bold"), "  ", _WORDS[fix.status], detail)
     ]
     if fix.breaks:
-        parts += ["", Text("Graph breaks", "bold"), Indented(_table(_breaks(fix)))]
+        of_sizes = fix.breaks[0].code.startswith(RECOMPILED)
+        title = "Compiled again for other sizes" if of_sizes else "Graph breaks"
+        parts += ["", Text(title, "bold"), Indented(_table(_breaks(fix)))]
     if fix.code:
         parts += ["", Text("Fix", "bold"), *_fix(fix, verbose=verbose)]
     if fix.verification is not None:
@@ -151,4 +160,6 @@ def _verification(verification: Verification) -> Iterator[tuple[str | Text, ...]
 def _trials(fix: Fix) -> Iterator[tuple[str, str]]:
     for trial in fix.trials:
         result = trial.error or (f"{trial.breaks} graph breaks" if trial.breaks else "one graph")
+        if any(graph_break.code.startswith(RECOMPILED) for graph_break in fix.breaks):
+            result = trial.detail
         yield " and ".join(trial.changes) or "as it is", result

@@ -108,6 +108,25 @@ def failing():
     return equal_with_inductor(without, dict)["step"]
 
 
+def sizes():
+    def listed(self, x):
+        return x + torch.tensor([1.0] * x.shape[0])[:, None]
+
+    def fixed(value):
+        def forward(self, x):
+            return x + torch.full((x.shape[0],), value)[:, None]
+
+        @contextlib.contextmanager
+        def fix(_, args, kwargs, options):
+            with mock.patch.object(Model, "forward", forward):
+                yield args, kwargs
+
+        return ScriptSubject(build, inputs, fix, shapes=True)
+
+    Model.forward = listed
+    return [for_sizes(subject) for subject in (fixed(1.0), fixed(2.0), without)]
+
+
 ROUNDS = 1
 say(json.dumps({
     "values": [untouched(lambda: [1, "two"]), beside()],
@@ -124,7 +143,7 @@ say(json.dumps({
         without_last(torch.tensor(5)).item(),
     ],
     "cost": untouched(lambda: costs(subject)),
-    **{function.__name__: untouched(function) for function in (refusing, ending, losing, failing)},
+    **{each.__name__: untouched(each) for each in (refusing, ending, losing, failing, sizes)},
 }))
 """
 
@@ -211,6 +230,20 @@ def test_what_is_not_the_fault_of_the_fix_is_not_blamed_on_it(
 
 def test_an_error_that_only_inductor_loses_is_not_verified(results: Any) -> None:
     assert results["losing"] == [False, "no error for NaN, for which eager mode raises one"]
+
+
+def test_compilations_for_other_sizes_are_counted_without_the_fix_and_with_it(
+    results: Any,
+) -> None:
+    """One that removes them, one that computes something else, and one that changes nothing."""
+    right, wrong, same = results["sizes"]
+    count, equal = "fewer compilations for other sizes", "results for other sizes"
+    assert right["compilations"] == [5, 2]
+    assert right[count] == [True, "5 without, 2 with the fix, 10 calls"]
+    assert right[equal] == [True, "10 calls"]
+    assert wrong[count][0]
+    assert not wrong[equal][0]
+    assert same[count] == [False, "5 without, 5 with the fix, 10 calls"]
 
 
 def test_the_cost_of_calls_is_measured_with_the_fix_and_without_it(results: Any) -> None:

@@ -80,6 +80,7 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
         "x": torch.arange(3),
     },
     "chosen instead of branched": lambda: {"x": torch.tensor([1.0, float("inf"), 3.0])},
+    "tensor instead of a list": lambda: {"x": torch.ones(3, 2)},
     "list instead of a generator": lambda: {"x": [torch.ones(2), torch.zeros(2)]},
     "all rows visited": lambda: {
         "mask": torch.tensor([[[1, 0]], [[0, 0]], [[1, 1]]]),
@@ -203,6 +204,12 @@ UNTOUCHED = {
         (1, "if self.training:\n    x = x + 1"),
         (1, "if x.any():\n    x = x / 2"),  # may be NaN
     ],
+    "tensor instead of a list": [
+        (1, "n = list(range(x.shape[0]))"),  # the list itself may be changed
+        (1, "return torch.tensor([x.sum()] * x.shape[0])"),  # evaluated once, and no number
+        (1, "return torch.tensor([1, 2] * x.shape[0])"),
+        (1, "return torch.stack(list(range(x.shape[0])))"),
+    ],
     "list instead of a generator": [
         (1, "return any(each > 1 for each in x)"),  # these stop before the end
         (1, "return all(each > 1 for each in x)"),
@@ -277,3 +284,19 @@ def test_each_form_of_a_branch_becomes_a_choice() -> None:
         for values in ([1.0, 2.0], [-3.0, -4.0], [0.0, 0.0]):
             given = {"x": torch.tensor(values)}
             torch.testing.assert_close(run(after, dict(given)), run(before, dict(given)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.tensor(range(n))", "torch.arange(n)"),
+        ("torch.tensor([0.5] * n)", "torch.full((n,), 0.5)"),
+        ("torch.tensor([True] * n)", "torch.full((n,), True)"),
+        ("torch.tensor([2] * n, dtype=torch.half)", "torch.full((n,), 2, dtype=torch.half)"),
+    ],
+)
+def test_each_form_of_a_list_becomes_the_same_tensor(old: str, new: str) -> None:
+    assert rewritten("tensor instead of a list", f"return {old}\n", 1) == f"return {new}\n"
+    ours, theirs = (run(f"return {text}\n", {"n": 3}) for text in (old, new))
+    assert torch.equal(ours, theirs)
+    assert ours.dtype == theirs.dtype

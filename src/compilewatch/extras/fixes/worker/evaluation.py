@@ -14,11 +14,15 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
-from compilewatch.extras.fixes.records import REGIONS_FILE, FixChange, Region
-from compilewatch.records import Mode, Phase, Status, TargetOutcome
+from compilewatch.extras.fixes.records import RECOMPILED, REGIONS_FILE, FixChange, Region
+from compilewatch.records import Mode, Phase, RecompilationKind, Status, TargetOutcome
+from compilewatch.worker.example_inputs.sizes import BATCH, SEQUENCE, sizes_of
 from compilewatch.worker.subject import Subject
+from compilewatch.worker.targets.dynamo import graph_breaks
 from compilewatch.worker.targets.dynamo.capture import loss_of
+from compilewatch.worker.targets.dynamo.series import traced
 from compilewatch.worker.targets.dynamo.target import DynamoTarget
 
 
@@ -37,8 +41,45 @@ def evaluate(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         if "dynamic" in options:
             target = msgspec.structs.replace(target, dynamic=bool(options["dynamic"]))
         request = msgspec.structs.replace(subject.request, target=target)
-        inputs = replace(inputs, args=args, kwargs=kwargs)
-        return DynamoTarget().breaks(replace(subject, inputs=inputs, request=request))
+        subject = replace(
+            subject, inputs=replace(inputs, args=args, kwargs=kwargs), request=request
+        )
+        return recompiled(subject) if values.get("shapes") else DynamoTarget().breaks(subject)
+
+
+_BATCHES, _LENGTHS = (1, 2, 3, 5, 8), (16, 17, 24, 40, 64)
+
+_OF_TORCH = (RecompilationKind.SIZE_0_OR_1, RecompilationKind.FIRST_STATIC)
+
+
+def recompiled(subject: Subject) -> TargetOutcome:
+    """Return the lines of the model that need a compilation for another size, as breaks.
+
+    Raises InputsError for inputs without a batch.
+    """
+    sizes = sizes_of(subject)
+    if BATCH not in sizes:
+        raise InputsError("the inputs have no batch, whose size could differ")
+    subject.enter(Phase.COMPILE)
+    calls = [
+        {BATCH: batch, SEQUENCE: length} for batch, length in zip(_BATCHES, _LENGTHS, strict=True)
+    ]
+    calls = [{name: size for name, size in call.items() if name in sizes} for call in calls]
+    series = traced(subject, calls, dynamic=subject.request.target.dynamic)
+    for call in series.calls:
+        if call.error and not call.rejected:
+            return TargetOutcome(status=Status.ERROR, detail=call.error)
+    breaks = [
+        graph_breaks.graph_break(f"{RECOMPILED}{one.kind}", one.subject, place, (place,))
+        for one in series.recompilations
+        if one.kind not in _OF_TORCH and (place := one.needed_by) is not None
+    ]
+    return TargetOutcome(
+        status=Status.GRAPH_BREAK if breaks else Status.PASS,
+        detail=f"compilations {series.compilations} in {len(calls)} calls",
+        graphs=series.compilations,
+        breaks=graph_breaks.merge(breaks),
+    )
 
 
 MOST_ATTEMPTS = 16

@@ -39,12 +39,16 @@ def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     changes = msgspec.convert(values["changes"], tuple[FixChange, ...])
     free(subject.module)  # the script's model is built at its own depth, and may be as large
     request = msgspec.structs.replace(subject.request, work=None)
-    (subject.artifacts / SCRIPT_FILE).write_text(source(request, changes, values["title"]))
+    shapes = bool(values.get("shapes"))
+    text = source(request, changes, values["title"], shapes=shapes)
+    (subject.artifacts / SCRIPT_FILE).write_text(text)
     return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
 
 
-def source(request: Request, changes: tuple[FixChange, ...], title: str) -> str:
-    """Return the complete script.
+def source(
+    request: Request, changes: tuple[FixChange, ...], title: str, *, shapes: bool = False
+) -> str:
+    """Return the complete script; with `shapes`, one that counts compilations for other sizes.
 
     Raises InputsError or ConfigError where the model or its inputs cannot be written as source.
     """
@@ -82,7 +86,7 @@ def source(request: Request, changes: tuple[FixChange, ...], title: str) -> str:
         f"{_inputs(second)}\n"
         "    return args, kwargs",
         'if __name__ == "__main__":\n'
-        f"    given = {of_subject(changes, train=train)}\n"
+        f"    given = {of_subject(changes, train=train, shapes=shapes)}\n"
         f"    subject = ScriptSubject(build, inputs, {NAME}, **given)\n"
         "    sys.exit(main(subject))\n",
     ]
@@ -155,7 +159,7 @@ def _inputs(inputs: ExampleInputs) -> str:
     return textwrap.indent(inputs_source(inputs, tensor=tensor), " " * 8)
 
 
-def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
+def of_subject(changes: tuple[FixChange, ...], *, train: bool, shapes: bool = False) -> str:
     """Return the source of the other arguments of a `ScriptSubject`: what the changes concern."""
     branches = []
     for change in changes:
@@ -170,6 +174,7 @@ def of_subject(changes: tuple[FixChange, ...], *, train: bool) -> str:
     functions = dict.fromkeys(name for change in changes for name in change.functions)
     arguments = {
         "train": train,
+        "shapes": shapes,
         "drops": tuple(sorted({name for change in changes for name in change.drops})),
         "functions": tuple(functions),
         "frozen": tuple(name for change in changes if change.once for name in change.functions),

@@ -119,7 +119,8 @@ class ScriptSubject:
     the model is compiled and not at each call, and `attributes` names of attributes that it
     replaces. `branches` are a title, and the model's function and the fix's, both with one branch
     forced, as context managers. With `settings`, it changes settings of the compiler alone, which
-    eager mode does not read. `calls` are those of `CALLS` that are made (`choose`).
+    eager mode does not read. With `shapes`, it is to compile less for other sizes. `calls` are
+    those of `CALLS` that are made (`choose`).
     """
 
     def __init__(
@@ -135,12 +136,13 @@ class ScriptSubject:
         attributes: tuple[str, ...] = (),
         branches: Sequence[tuple[str, Callable[..., Any], Callable[..., Any]]] = (),
         settings: bool = False,
+        shapes: bool = False,
     ) -> None:
         self.new, self.inputs, self.compilable = build, inputs, compilable
         self.built: dict[int, torch.nn.Module] = {}
         self.train, self.drops, self.branches = train, drops, branches
         self.functions, self.frozen, self.attributes = functions, frozen, attributes
-        self.settings = settings
+        self.settings, self.shapes = settings, shapes
         self.calls: tuple[Call, ...] = CALLS
         self.eager_only: tuple[Call, ...] = () if settings else EAGER_ONLY
 
@@ -280,6 +282,16 @@ def spread(value: torch.Tensor, samples: int) -> torch.Tensor:
     return torch.randint(int(low), int(high) + 1, value.shape, dtype=value.dtype)
 
 
+SAMPLES = (1, 2, 3, 5, 8)
+"""Of so many samples are the calls in which compilations for other sizes are counted."""
+
+
+def samples_of(value: torch.Tensor, samples: int, number: int) -> torch.Tensor:
+    """Take so many samples, from the first one again where there are too few."""
+    whole = bool(value.dim()) and len(value) == samples
+    return value[torch.arange(number) % samples] if whole else value
+
+
 VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
     "own": None,
     OTHER_NUMBERS: None,
@@ -288,6 +300,7 @@ VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
     "lowest": lambda value, _: torch.full_like(value, value.min().item()),
     "highest": lambda value, _: torch.full_like(value, value.max().item()),
     "one sample": lambda value, n: value[:1].clone() if value.dim() and len(value) == n else value,
+    **{f"{n} samples": partial(samples_of, number=n) for n in SAMPLES},
     "not contiguous": lambda value, _: (
         value.repeat_interleave(2, -1)[..., ::2] if value.dim() else value
     ),
@@ -1656,7 +1669,8 @@ def verify(
         report("fullgraph=True accepts it", (False, refused))
         return figures
     else:
-        fewer = after["breaks"] < before.get("breaks", sys.maxsize)
+        most = before.get("breaks", sys.maxsize) + subject.shapes
+        fewer = after["breaks"] < most
         change = f"{before.get('breaks')} to {after['breaks']}"
         report("it has fewer graph breaks", (fewer, change if fewer else f"{change}; {refused}"))
         if not fewer:
@@ -1667,6 +1681,11 @@ def verify(
     operators = f"{before.get('operators')} operators without, {after['operators']} with the fix"
     report("the graphs contain the model", (after["operators"] >= least, operators))
     report("compilations do not grow", not_grown(subject, after, figures, forks))
+    if subject.shapes:
+        of_sizes = forks.result(forks.start(partial(for_sizes, subject)))
+        figures["compilations"] = of_sizes.get("compilations", figures["compilations"])
+        for name in ("fewer compilations for other sizes", "results for other sizes"):
+            step(name, of_sizes.get(name, of_sizes))
     if not step("nothing stays changed", forks.result(of_settings)):
         return figures
     for seed, of_seed in enumerate(after["eager"]):
@@ -1733,6 +1752,23 @@ def not_grown(
     if after["late"] > before.get("late", 0):
         return False, f"{counts}; {after['late']} in calls of a shape that was compiled before"
     return after["compilations"] <= max(most, len(SHAPES)), counts
+
+
+def for_sizes(subject: ScriptSubject) -> dict[str, Any]:
+    """Compile a model once without the fix and once with it, and call it with other sizes."""
+    calls = [(shape, f"{number} samples") for number in SAMPLES for shape in SHAPES]
+    expected = ScriptCall(subject, subject.build(0), subject.unchanged).all(calls)
+    counts = []
+    for fix in (subject.unchanged, subject.compilable):
+        torch._dynamo.reset()
+        outcomes = counted(ScriptCall(subject, subject.build(0), fix), calls)[1]
+        counts.append(counters["stats"]["unique_graphs"])
+    detail = f"{counts[0]} without, {counts[1]} with the fix, {len(calls)} calls"
+    return {
+        "compilations": counts,
+        "fewer compilations for other sizes": (counts[1] < counts[0], detail),
+        "results for other sizes": compared(subject, 0, "eager", calls, expected, outcomes),
+    }
 
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
