@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from compilewatch.api.choose import one_request
 from compilewatch.environments import WORKER_VARIABLES
 from compilewatch.extras.shapes.records import OneGraph
+from compilewatch.extras.shapes.tracing import served_by_values, shapes_of
 from compilewatch.records import Status
 
 CASES = Path(__file__).parents[3] / "cases"
@@ -89,3 +91,38 @@ def test_the_command_finds_what_inductor_alone_gets_wrong() -> None:
     assert "x.0 >= 2, which torch assumes without a guard" in done.stdout
     assert "right: x.0 2 to 4\n" in done.stdout
     assert "Buckets of x.0" in done.stdout
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "model",
+    [
+        "BertModel",
+        "DistilBertModel",
+        "GPT2LMHeadModel",
+        "LlamaForCausalLM",
+        "MixtralForCausalLM",
+        "Qwen2ForCausalLM",
+        "ResNetModel",
+        "RobertaForSequenceClassification",
+        "T5Model",
+        "ViTModel",
+    ],
+)
+def test_models_of_transformers_raise_no_alarm(model: str) -> None:
+    """Each class has code of its own on sizes, which the small models stand for."""
+    request, settings = one_request(
+        model,
+        target="dynamo:aot_eager",
+        mode="eval",
+        dynamic=None,
+        inputs_file=None,
+        flags={"jobs": 1},
+    )
+    names = ("batch",) if model in ("ResNetModel", "ViTModel") else ("batch", "sequence")
+    served = served_by_values([f"{name}=1..8" for name in names])
+    graph = shapes_of(request, settings, served, one_graph=True).one_graph
+    assert graph is not None
+    assert graph.holds, graph
+    assert {call.status for call in graph.calls} == {Status.PASS}
+    assert len(graph.calls) >= 5

@@ -118,7 +118,8 @@ class _Graph:
         spent = rate = 0.0
         for sizes in sorted(self._boundaries(domains), key=_product):
             if spent + rate * _product(sizes) > _BUDGET_SECONDS:
-                yield ServedSize(sizes=sizes, status=Status.SKIPPED, detail="too large to run here")
+                late = f"all sizes together would take over {_BUDGET_SECONDS:.0f} s"
+                yield ServedSize(sizes=sizes, status=Status.SKIPPED, detail=late)
                 continue
             self._geometry.subject.enter(Phase.COMPARE)
             started = time.monotonic()

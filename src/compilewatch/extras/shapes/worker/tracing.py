@@ -26,7 +26,7 @@ from compilewatch.records import Phase, Record, ShapeSeries, Status, TargetOutco
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.series import series
 
-_MASK = re.compile(r"(attention|padding)_mask$|^mask$|^pixel_mask$")
+_MASK = re.compile(r"(?<!encoder_)attention_mask$|padding_mask$|^(pixel_)?mask$")
 """The names of arguments that say what is padding."""
 
 
