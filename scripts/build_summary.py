@@ -36,6 +36,7 @@ def sentence(shown: RunView) -> str:
         (ChangeKind.REGRESSION, "regression", "regressions"),
         (ChangeKind.FIXED, "fix", "fixes"),
         (ChangeKind.FORECAST_CHANGED, "other forecast", "other forecasts"),
+        (ChangeKind.MORE_COMPILATIONS, "compiles more often", "compile more often"),
     ):
         changes = [change for change in shown.changes if change.kind is kind]
         if changes:

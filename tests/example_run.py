@@ -295,6 +295,7 @@ def vit() -> Result:
         unattributed=0,
         fullgraph=records.FullgraphVerdict(accepted=True, derived=True),
         reused_from="20260101-030405-0001",
+        shapes=records.Shapes(problem="the inputs have no batch"),
         artifacts=("artifacts/vit/torch_trace/trace.log.zst",),
         attempts=(attempt,),
     )
@@ -336,8 +337,10 @@ def results() -> tuple[Result, ...]:
         gpt("CrashModel", Status.CRASHED, detail="signal 11 (SIGSEGV)"),
         gpt("meta/gated", Status.SKIPPED, family="llama", detail="gated: accept its licence"),
         gpt("OddModel", Status.UNSUPPORTED, family="llama", detail="needs a package: timm"),
-        factories.result("Model/a", family="twins"),
-        factories.result("model--A", family="twins", target=dynamic),
+        factories.result("Model/a", family="twins", shapes=factories.shapes(6, 3, lines=(8, 8, 9))),
+        factories.result(
+            "model--A", family="twins", target=dynamic, shapes=factories.shapes(9, 9, limit=True)
+        ),
     )
 
 
@@ -361,7 +364,8 @@ def view(*more: Result) -> records.RunView:
     changes = (
         _change(ChangeKind.REGRESSION, "BertModel", Status.PASS, Status.GRAPH_BREAK),
         _change(ChangeKind.FIXED, "google/vit-base", Status.GRAPH_BREAK, Status.PASS),
-        _change(ChangeKind.NEW, "Model/a", None, Status.PASS),
+        _change(ChangeKind.MORE_COMPILATIONS, "Model/a", Status.PASS, Status.PASS),
+        _change(ChangeKind.NEW, "DriftModel", None, Status.MISMATCH),
         _change(ChangeKind.GONE, "GoneModel", Status.PASS, None),
         _change(ChangeKind.NEWLY_TESTED, "model--A", Status.SKIPPED, Status.PASS),
         _change(ChangeKind.NO_LONGER_TESTED, "SlowModel", Status.PASS, Status.TIMEOUT),
@@ -379,7 +383,10 @@ def view(*more: Result) -> records.RunView:
             )
         },
         trend=[records.TrendPoint(run, n, 20) for run, n in zip(runs, (20, 11, 3), strict=True)],
-        before={("BertModel", Target()): factories.result(breaks=(BRANCH_BEFORE,))},
+        before={
+            ("BertModel", Target()): factories.result(breaks=(BRANCH_BEFORE,)),
+            ("Model/a", Target()): factories.result("Model/a", shapes=factories.shapes(5, 3)),
+        },
         jobs=2,
         changes=changes,
         baseline=factories.run("20260101-030405-0001"),

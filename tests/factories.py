@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from compilewatch import records
 from compilewatch.config import Settings, load_settings
 
@@ -74,6 +76,30 @@ def result(
     if status is records.Status.ERROR:
         given["error"] = error()
     return records.Result(**{**given, **fields})
+
+
+def shapes(*compilations: int, lines: tuple[int, ...] = (), limit: bool = False) -> records.Shapes:
+    """Compilations as called and with `dynamic=True`; each of `lines` causes one of the former."""
+    place: dict[str, Any] = {"file": "transformers/models/bert/modeling_bert.py", "function": "f"}
+    again = tuple(
+        records.Recompilation(
+            call=number,
+            line=1,
+            guards=(),
+            kind=records.RecompilationKind.MODULO,
+            subject="input_ids.1",
+            needed_by=records.StackFrame(line=line, text="if size % 8:", **place),
+            **place,
+        )
+        for number, line in enumerate(lines, start=2)
+    )
+    as_called, dynamic = (
+        records.TraceFigures(compiled=(count, 0, 0), dynamic=("input_ids.0",))
+        for count in compilations
+    )
+    reached = records.CodePlace(line=1, **place) if limit else None
+    as_called = msgspec.structs.replace(as_called, recompilations=again, limit=reached)
+    return records.Shapes(as_called=as_called, dynamic=dynamic)
 
 
 def error(

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -166,6 +167,7 @@ class ChangeKind(StrEnum):
     REGRESSION = "regression"
     FIXED = "fixed"
     FORECAST_CHANGED = "forecast_changed"
+    MORE_COMPILATIONS = "more_compilations"
     NEW = "new"
     NOT_SELECTED = "not_selected"
     PENDING = "pending"
@@ -979,6 +981,12 @@ class Shapes(Record, frozen=True, kw_only=True):
     dynamic: TraceFigures | None = None
     problem: str = ""
 
+    @property
+    def series(self) -> dict[str, TraceFigures]:
+        """The figures by the argument `dynamic`; empty where there are none."""
+        both = {"default": self.as_called, "true": self.dynamic}
+        return {name: figures for name, figures in both.items() if figures is not None}
+
 
 # fmt: off
 STANDARD_TRACE = (
@@ -1129,6 +1137,36 @@ class Result(TargetOutcome, frozen=True, kw_only=True):
             )
             for operator in operators
             if not operator.handled_by
+        )
+
+    @property
+    def specialising_lines(self) -> tuple[GraphBreak, ...]:
+        """The lines of the model because of which the standard trace compiled it again.
+
+        Each stands as a break of the graph whose code is the kind, to be ranked as such;
+        `occurrences` are the compilations as called or with `dynamic=True`, whichever are more.
+        """
+        counts: Counter[tuple[str, StackFrame]] = Counter()
+        for figures in self.shapes.series.values() if self.shapes is not None else ():
+            counts |= Counter(
+                (recompilation.kind.value, recompilation.needed_by)
+                for recompilation in figures.recompilations
+                if recompilation.needed_by is not None
+            )
+        return tuple(
+            GraphBreak(
+                code=kind,
+                gb_type=kind.replace("_", " "),
+                reason=line.text,
+                fingerprint=f"{kind} {line.file}:{line.line}",
+                file=line.file,
+                line=line.line,
+                function=line.function,
+                occurrences=count,
+                source_start=line.line,
+                source=(line.text,),
+            )
+            for (kind, line), count in counts.items()
         )
 
     @property

@@ -311,7 +311,7 @@ def classify_change(old: Result, new: Result, *, by_place: bool = False) -> Clas
         if old.probed or new.probed:  # then the breaks after the first are not known
             return _classify_fullgraph(old, new)
         change = _classify_places(old, new) if by_place else _classify_fingerprints(old, new)
-        return change or _classify_fullgraph(old, new)
+        return change or _classify_fullgraph(old, new) or _classify_compilations(old, new)
     was, now = ((side.is_verdict, side.status in records.FORECASTS) for side in (old, new))
     if was == now == (False, True):
         before, after = outcome_of(old), outcome_of(new)
@@ -372,6 +372,29 @@ def _classify_fullgraph(old: Result, new: Result) -> Classified:
     if new.fullgraph.accepted and not old.fullgraph.accepted:
         return ChangeKind.FIXED, "fullgraph=True now accepts it"
     return None
+
+
+def _classify_compilations(old: Result, new: Result) -> Classified:
+    """Whether the standard trace compiles more often than it did; less often is no change."""
+    rises = [
+        f"{name} {before:,} -> {after:,}"
+        for name, (before, after) in compilations_of(old, new).items()
+        if after > before
+    ]
+    if not rises:
+        return None
+    return ChangeKind.MORE_COMPILATIONS, f"compilations: {', '.join(rises)}"
+
+
+def compilations_of(old: Result, new: Result) -> dict[str, tuple[int, int]]:
+    """The compilations of the standard trace in two results: `as called`, `dynamic=True`."""
+    olds, news = (side.shapes.series if side.shapes is not None else {} for side in (old, new))
+    names = {"default": "as called", "true": "dynamic=True"}
+    return {
+        label: (olds[name].compilations, news[name].compilations)
+        for name, label in names.items()
+        if name in olds and name in news
+    }
 
 
 def outcome_of(result: Result) -> str:

@@ -1,6 +1,7 @@
 """What to fix first: which causes of graph breaks, once fixed, leave how many models without any.
 
-Operators without a lowering for Neuron, in forecasts, are ranked alike.
+Operators without a lowering for Neuron, in forecasts, are ranked alike, and so are the lines that
+make Dynamo compile a model again for other sizes.
 
 A model has no graph break any more when every cause of its breaks is fixed. Where one cause is the
 only one, the number is exact, as far as the run can tell: Dynamo may find a break behind the one
@@ -23,11 +24,15 @@ from compilewatch.contract.targets import target_label
 
 
 class By(StrEnum):
-    """What one fix is: of one function's code, of everything with one id, or a new lowering."""
+    """What one fix is: of one function's code, of everything with one id, or a new lowering.
+
+    `compilations`: of a line that makes Dynamo compile again for other sizes.
+    """
 
     LINE = "line"
     ID = "id"
     OPERATOR = "operator"
+    COMPILATIONS = "compilations"
 
 
 class FixOrder(StrEnum):
@@ -41,14 +46,15 @@ class FixableCause:
     """What can be fixed: a fingerprint (a reason in a function), or a reason wherever it strikes.
 
     `file`, `lines` and `function` are of its most frequent place, `places` counts the fingerprints.
-    `models` and `downloads` are of all models that break here: the upper bound of what the fix can
-    give. `alone` counts those that break nowhere else. `source` is the line's text.
+    `occurrences` are of all models; `models` and `downloads` are of those that break here: the
+    upper bound of what the fix can give. `alone` counts those that break nowhere else. `source` is
+    the line's text.
     """
 
     def __init__(
         self,
         key: str,
-        breaks: Iterable[records.GraphBreak],
+        breaks: Sequence[records.GraphBreak],
         affected: Sequence[records.ModelSpec],
         alone: Sequence[records.ModelSpec],
     ) -> None:
@@ -64,6 +70,7 @@ class FixableCause:
         self.file, self.function, self.lines = sample.file, sample.function, tuple(sorted(lines))
         self.source = records.source_line(sample).strip()
         self.places = len(fingerprints)
+        self.occurrences = sum(graph_break.occurrences for graph_break in breaks)
         self.models, self.downloads = len(affected), downloads_of(affected)
         self.alone, self.alone_downloads = len(alone), downloads_of(alone)
         self.example = (*alone, *affected)[0].name
@@ -79,6 +86,8 @@ def breaks_of(result: records.Result, by: By = By.LINE) -> tuple[records.GraphBr
     """The breaks of a result and of all input variants; of one that both name, only the first."""
     if by is By.OPERATOR:
         return result.missing_lowerings
+    if by is By.COMPILATIONS:
+        return result.specialising_lines
     breaks: dict[tuple[str, int], records.GraphBreak] = {}
     for one in (*result.breaks, *(one for variant in result.variants for one in variant.breaks)):
         breaks.setdefault((one.fingerprint, one.line), one)
@@ -91,7 +100,7 @@ def cause_key(graph_break: records.GraphBreak, by: By) -> str | None:
         return None  # nobody can fix it
     if by is By.OPERATOR:
         return graph_break.code
-    return graph_break.fingerprint if by is By.LINE else records.reason_label(graph_break)
+    return records.reason_label(graph_break) if by is By.ID else graph_break.fingerprint
 
 
 class FixableCauses:
@@ -128,12 +137,17 @@ class FixableCauses:
         """The models, most downloaded first."""
         return sorted(names, key=lambda name: _most_downloaded(self.models[name]))
 
+    def by_occurrences(self) -> list[FixableCause]:
+        """All causes, the most frequent first."""
+        causes = map(self.describe, self.found)
+        return sorted(causes, key=lambda cause: (-cause.occurrences, -cause.models, cause.key))
+
     def describe(self, key: str) -> FixableCause:
         affected, alone = (
             [self.models[name] for name in self.ranked(names)]
             for names in ({name for name, _ in self.found[key]}, self.alone[key])
         )
-        breaks = (graph_break for _, graph_break in self.found[key])
+        breaks = [graph_break for _, graph_break in self.found[key]]
         return FixableCause(key, breaks, affected, alone)
 
 
@@ -180,9 +194,8 @@ class Leverage(FixableCauses):
         top: int | None = None,
         target: str | None = None,
     ) -> None:
-        operators = by is By.OPERATOR
-        broken = [r for r in results if (r.missing_lowerings if operators else r.breaks)]
-        if operators and target is None:  # what a device found is not mixed with forecasts
+        broken = [result for result in results if breaks_of(result, by)]
+        if by is By.OPERATOR and target is None:  # what a device found is not mixed with forecasts
             broken = [r for r in broken if r.is_forecast] or broken
         chosen = of_target(broken, target)
         super().__init__(chosen, by)
@@ -297,7 +310,7 @@ def verified_fixes(
     ranking: Leverage, results: Sequence[records.Result], fixes: Sequence[records.ModelFix]
 ) -> VerifiedFixes | None:
     """Return what is verified of the steps of a table; None where nothing was searched."""
-    if ranking.by is By.OPERATOR:
+    if ranking.by in (By.OPERATOR, By.COMPILATIONS):
         return None
     total = verified_total(results, fixes, ranking.targets)
     if total is None:

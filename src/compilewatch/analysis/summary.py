@@ -250,6 +250,28 @@ def top_reasons(
     )
 
 
+def recompilation_kinds(
+    results: Iterable[records.Result],
+) -> tuple[tuple[records.RecompilationKind, int, int, int | None], ...]:
+    """Why the standard trace compiles again: kind, compilations, models, and their downloads.
+
+    Of a model, those as called or with `dynamic=True`, whichever are more.
+    """
+    counts: Counter[records.RecompilationKind] = Counter()
+    models: defaultdict[records.RecompilationKind, list[records.ModelSpec]] = defaultdict(list)
+    for result in results:
+        own: Counter[records.RecompilationKind] = Counter()
+        for figures in result.shapes.series.values() if result.shapes is not None else ():
+            own |= Counter(recompilation.kind for recompilation in figures.recompilations)
+        counts += own
+        for kind in own:
+            models[kind].append(result.request.model)
+    return tuple(
+        (kind, count, len({model.name for model in models[kind]}), downloads_of(models[kind]))
+        for kind, count in counts.most_common()
+    )
+
+
 def reasons_by_target(view: records.RunView) -> dict[str, tuple[Reason, ...]]:
     """Target label -> why models fail on it, by models affected; targets in layer order.
 

@@ -27,7 +27,7 @@ STATUSES: dict[str, frozenset[Status]] = {
 }
 """Conditions that a single result meets, and the statuses that meet them."""
 
-NAMES = ("regression", *STATUSES, "no-verdict", "coverage<PERCENT")
+NAMES = ("regression", "compilations", *STATUSES, "no-verdict", "coverage<PERCENT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,11 @@ class Conditions:
         from compilewatch.analysis import summary
 
         met = self.of_results(view.results)
-        changed = any(change.kind is ChangeKind.REGRESSION for change in view.changes)
-        if "regression" in self.names and changed:
+        kinds = {change.kind for change in view.changes}
+        if "regression" in self.names and ChangeKind.REGRESSION in kinds:
             met.append("regression")
+        if "compilations" in self.names and ChangeKind.MORE_COMPILATIONS in kinds:
+            met.append("compilations")
         lacking = summary.planned(view) > len(view.results)
         if "no-verdict" in self.names and lacking and "no-verdict" not in met:
             met.append("no-verdict")

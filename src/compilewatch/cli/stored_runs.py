@@ -289,7 +289,8 @@ def _two(text: str, option: str, example: str) -> tuple[str, str]:
     default=By.LINE.value,
     show_default=True,
     help="line: one reason in one function; id: one reason (GB id) wherever it occurs; "
-    "operator: one that a forecast for Neuron finds no lowering for.",
+    "operator: one that a forecast for Neuron finds no lowering for; compilations: a line that "
+    "makes Dynamo compile again for other sizes (sweep --shapes).",
 )
 @click.option(
     "--order",

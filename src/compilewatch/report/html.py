@@ -116,7 +116,16 @@ class RunReport:
         self.moved = tuple(key for key in view.before if key not in changed)
         # What to fix first, by line and by id; empty where no model has a graph break.
         ranked = (Leverage(results, by=by, top=FIXES_SHOWN) for by in By)
-        self.leverage = tuple(steps for steps in ranked if steps.fixes)
+        steps_of = {steps.by: steps for steps in ranked if steps.fixes}
+        self.specialising = steps_of.pop(By.COMPILATIONS, None)
+        self.leverage = tuple(steps_of.values())
+        # Those with compilations of the standard trace, most compilations first.
+        self.compiled = tuple(
+            sorted(
+                (result for result in results if result.shapes and result.shapes.series),
+                key=lambda result: (-_most_compilations(result), result.request.model.name),
+            )
+        )
         # Two models of one configuration are evaluated once, and the other's result names this run.
         self.own_runs = (None, view.run.id, *view.run.merged_from)
         self._fixes = {(fix.model, fix.target): fix for fix in view.fixes}
@@ -232,6 +241,12 @@ class ModelPage:
         return sum(records.spent(result) for result in self.results)
 
     @property
+    def compilations(self) -> str:
+        """Of the standard trace, as called and with `dynamic=True`: `5 / 3`."""
+        words = (wording.compilations_words(result, short=True) for result in self.results)
+        return ", ".join(filter(None, words))
+
+    @property
     def breaks(self) -> int | None:
         counts = [r.graph_breaks for r in self.results if r.graph_breaks is not None]
         return sum(counts) if counts else None
@@ -309,8 +324,15 @@ def render(view: records.RunView) -> Iterator[tuple[str, bytes]]:
         yield page, _page("reason.html", report, root="../", reason=reason)
     if len(report.targets) > 1:
         yield "targets.html", _page("targets.html", report)
+    if report.compiled:
+        yield "shapes.html", _page("shapes.html", report)
     for name in ("families.html", "reasons.html", "changes.html", "index.html"):
         yield name, _page(name, report)
+
+
+def _most_compilations(result: records.Result) -> int:
+    series = result.shapes.series if result.shapes is not None else {}
+    return max((figures.compilations for figures in series.values()), default=0)
 
 
 def frame(result: records.Result, left: Sequence[str] = ()) -> str:
@@ -380,6 +402,7 @@ def environment(package: str = "compilewatch.report") -> jinja2.Environment:
         "FORECASTS": wording.FORECAST_GROUPS,
         "MEANINGS": wording.OUTCOME_MEANINGS,
         "terms": terms,
+        "RECOMPILATIONS": wording.RECOMPILATION_KINDS,
         "CHANGES": wording.CHANGE_LABELS,
         "SYMBOLS": SYMBOLS,
         "STATUS_CLASSES": STATUS_CLASSES,

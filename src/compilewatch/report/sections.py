@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from compilewatch import records
-from compilewatch.report.wording import memory, plural, quantity, recompilation_lines, seconds
+from compilewatch.report.wording import (
+    memory,
+    plural,
+    quantity,
+    recompilation_cause,
+    recompilation_lines,
+    seconds,
+)
 
 Fact = tuple[str, str]
 
@@ -76,6 +83,8 @@ def details(result: records.Result) -> tuple[Section, ...]:
         case records.Record() as other:
             fields = other.__struct_fields__
             sections.append(_figures(result.request.target.name, other, fields))
+    if result.shapes is not None:
+        sections.append(_shapes(result.shapes))
     if result.numerics is not None:
         sections.append(_numerics(result.numerics))
     return tuple(section for section in sections if section.facts or section.listings)
@@ -134,6 +143,33 @@ def _capture(capture: records.CaptureFigures) -> Section:
             ("nested_graph_breaks", _either(capture.nested_graph_breaks, "on", "off")),
         ],
         [_tally("Operators run eagerly", capture.eager_operators)],
+    )
+
+
+def _shapes(shapes: records.Shapes) -> Section:
+    names = {"default": "as called", "true": "dynamic=True"}
+    facts: list[tuple[str, str | None]] = [("not known", shapes.problem or None)]
+    rows: list[tuple[str, ...]] = []
+    for name, figures in shapes.series.items():
+        limit = figures.limit
+        label = names[name]
+        facts += [
+            (f"compilations, {label}", _count(figures.compilations)),
+            (f"by call, {label}", ", ".join(map(str, figures.compiled))),
+            (f"dynamic, {label}", ", ".join(figures.dynamic) or "none"),
+            (f"graph breaks, {label}", _count(figures.graph_breaks or None)),
+            (f"limit reached, {label}", f"{limit.file}:{limit.line}" if limit else None),
+            (f"calls that the model rejects, {label}", _count(figures.rejected or None)),
+            (f"error, {label}", figures.error or None),
+        ]
+        rows += [
+            (f"{label}, call {again.call}", recompilation_cause(again))
+            for again in figures.recompilations
+        ]
+    return _section(
+        "Compilations for ten sizes",
+        facts,
+        [_table("Compiled again", "Call|Cause", rows)],
     )
 
 

@@ -299,6 +299,20 @@ RECOMPILATION_KINDS = {
 }
 
 
+def compilations_words(result: records.Result, *, short: bool = False) -> str:
+    """`5 as called, 3 dynamic, limit reached`; `5 / 3`, with `!` at the limit; "" without any."""
+    series = result.shapes.series if result.shapes is not None else {}
+    if not series:
+        return ""
+    limit = any(figures.limit is not None for figures in series.values())
+    if short:
+        counts = " / ".join(f"{figures.compilations:,}" for figures in series.values())
+        return counts + (" !" if limit else "")
+    names = {"default": "as called", "true": "with dynamic=True"}
+    counts = ", ".join(f"{one.compilations:,} {names[name]}" for name, one in series.items())
+    return counts + (", recompilation limit reached" if limit else "")
+
+
 REMEDIES = {
     records.RecompilationKind.SIZE_0_OR_1: "torch compiles 0 and 1 apart: pad, or accept it",
     records.RecompilationKind.FIRST_STATIC: "mark it with torch._dynamo.mark_dynamic, or compile "
@@ -443,6 +457,7 @@ CHANGE_LABELS: dict[records.ChangeKind, str] = {
     records.ChangeKind.REGRESSION: "Regressions",
     records.ChangeKind.FIXED: "Fixed",
     records.ChangeKind.FORECAST_CHANGED: "Forecast changed",
+    records.ChangeKind.MORE_COMPILATIONS: "Compile more often",
     records.ChangeKind.NEW: "New",
     records.ChangeKind.NOT_SELECTED: "Not selected",
     records.ChangeKind.PENDING: "Pending",
@@ -524,14 +539,20 @@ def cell_words(cell: Cell) -> str:
     return words if target.name == cell.layer else f"{words} ({catalogue.target_label(target)})"
 
 
+_RANKED = {
+    By.OPERATOR: ("an operator", "operators", " without a lowering"),
+    By.COMPILATIONS: ("a line", "lines", " that needs another compilation for other sizes"),
+}
+"""What models have in a table of what to fix first, unless it is a graph break."""
+
+
 def leverage_headline(ranking: Leverage) -> str:
     """`13 models have graph breaks on dynamo, 3.4 M downloads a month`."""
-    operators = ranking.by is By.OPERATOR
+    one, several, which = _RANKED.get(ranking.by, ("a graph break", "graph breaks", ""))
     if not ranking.broken:
-        cause = "an operator without a lowering" if operators else "a graph break"
-        return f"No model has {cause}: there is nothing to fix."
+        return f"No model has {one}{which}: there is nothing to fix."
     verb = "has" if ranking.broken == 1 else "have"
-    causes = "operators without a lowering" if operators else "graph breaks"
+    causes = several + which.replace("needs", "need")
     sentence = f"{plural(ranking.broken, 'model')} {verb} {causes} on {', '.join(ranking.targets)}"
     if ranking.downloads is None:
         return sentence
@@ -545,10 +566,12 @@ def gain(fix: LeverageStep) -> str:
 
 def leverage_notes(ranking: Leverage) -> tuple[str, ...]:
     """What the columns of the table of fixes mean, and what the table leaves out."""
-    unit = {By.LINE: "break in this function", By.ID: "break for this reason"}.get(
-        ranking.by, "have this operator"
-    )
-    after = "lower completely" if ranking.by is By.OPERATOR else "have no graph break any more"
+    unit, after = {
+        By.LINE: ("break in this function", "have no graph break any more"),
+        By.ID: ("break for this reason", "have no graph break any more"),
+        By.OPERATOR: ("have this operator", "lower completely"),
+        By.COMPILATIONS: ("compile again for this line", "have no such line any more"),
+    }[ranking.by]
     notes = [
         f"Models: {after} after this step; with +, only together with the steps above.",
         f"At most: models that {unit} at all, and would need other fixes too.",

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from compilewatch import extras, plugins, records
 from compilewatch.analysis import summary
-from compilewatch.analysis.comparison import is_comparable, regressed
+from compilewatch.analysis.comparison import compilations_of, is_comparable, regressed
 from compilewatch.analysis.leverage import models_of_one_reason
 from compilewatch.analysis.summary import LAYERS
 from compilewatch.config import Settings
@@ -249,13 +249,41 @@ def _operators(results: Sequence[records.Result]) -> dict[str, float | None]:
     }
 
 
+def _compilations(part: RunSlice) -> Series:
+    for result in part.view.results:
+        for dynamic, figures in result.shapes.series.items() if result.shapes is not None else ():
+            yield (*_identity(result), dynamic), figures.compilations
+
+
+def _at_the_limit(results: Sequence[records.Result]) -> Counter[str]:
+    """Models at the limit of recompilations; a measured zero where none of those traced is."""
+    counts = Counter[str]()
+    for result in results:
+        for dynamic, figures in result.shapes.series.items() if result.shapes is not None else ():
+            counts[dynamic] += figures.limit is not None
+    return counts
+
+
+def _risen_compilations(part: RunSlice) -> Series:
+    results = {(r.request.model.name, r.request.target): r for r in part.view.results}
+    for change in part.view.changes:
+        old = part.view.before.get((change.model, change.target))
+        new = results.get((change.model, change.target))
+        if change.kind is records.ChangeKind.MORE_COMPILATIONS and old and new:
+            pairs = compilations_of(old, new)
+            yield _identity(new), max(after - before for before, after in pairs.values())
+
+
 def _changes(part: RunSlice) -> Series:
     if part.view.baseline is None:
         return
     for mode in part.modes:
         kinds = Counter(c.kind for c in part.view.changes if c.target.mode_label == mode)
         # A measured zero is exported, because an alert must see the value fall to it.
-        shown = dict.fromkeys((records.ChangeKind.REGRESSION, records.ChangeKind.FIXED), 0) | kinds
+        always = [records.ChangeKind.REGRESSION, records.ChangeKind.FIXED]
+        if any(r.shapes is not None and r.shapes.series for r in part.modes[mode]):
+            always.append(records.ChangeKind.MORE_COMPILATIONS)
+        shown = dict.fromkeys(always, 0) | kinds
         yield from (((mode, kind), count) for kind, count in shown.items())
 
 
@@ -347,6 +375,27 @@ DEFINITIONS: tuple[Definition, ...] = (
         lambda r: r.ops,
     ),
     per_result("compilewatch_guards", "Guards of all captured graphs.", lambda r: r.guards),
+    Definition(
+        "compilewatch_compilations",
+        "Graphs compiled for the ten calls of the standard trace; absent for a run without "
+        "sweep --shapes, and where the trace has no result.",
+        (*MODEL, "dynamic"),
+        values=_compilations,
+    ),
+    per_mode(
+        "compilewatch_recompile_limit_models",
+        "Models that reach the limit of recompilations in the standard trace, so that a function "
+        "of theirs runs in eager mode from then on.",
+        _at_the_limit,
+        "dynamic",
+    ),
+    Definition(
+        "compilewatch_risen_compilations",
+        "By how many compilations the standard trace needs more than in the baseline, as called "
+        "or with dynamic=True, whichever rose more; only of models where it does.",
+        MODEL,
+        values=_risen_compilations,
+    ),
     Definition(
         "compilewatch_compile_duration_seconds",
         "Time to compile with empty (cold) or filled (warm) caches. A reused result keeps the "
@@ -762,6 +811,7 @@ LABELS: dict[str, str] = {
     "selection": "which models the run selects, with a digest: `default`, `top 100`, `2 by name`",
     "kind": ", ".join(f"`{kind}`" for kind in records.ChangeKind),
     "cache": "`cold` or `warm`",
+    "dynamic": "the argument of `torch.compile`: `default` (as called without it) or `true`",
     "operator": "PyTorch's name of the operator, such as `aten.histc.default`",
     "reached": "`neff` (an executable), `stablehlo` (lowered) or `none`",
     "stage": "`passes` (over the FX graph), `lower` (to StableHLO) or `compile` (to a NEFF)",

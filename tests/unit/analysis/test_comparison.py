@@ -13,7 +13,7 @@ from compilewatch.analysis import comparison
 from compilewatch.analysis.comparison import changed_breaks, classify_change, compare
 from compilewatch.records import ChangeKind, Mode, Phase, Status, Target
 from tests import example_run
-from tests.factories import environment, graph_break, result, run, view
+from tests.factories import environment, graph_break, result, run, shapes, view
 
 A, B, C = graph_break("a"), graph_break("b"), graph_break("c")
 OTHER = graph_break("a", "GB0059")
@@ -29,11 +29,13 @@ FAILS, _, NO_FORECAST = example_run.forecasts()
 LOWERS = msgspec.structs.replace(FAILS, status=Status.FORECAST_PASS, details=None)
 BAD_TOOL = msgspec.structs.replace(FAILS, status=Status.ERROR)
 UNSUPPORTED = result(status=Status.UNSUPPORTED)
+FEW, MANY = result(shapes=shapes(5, 3)), result(shapes=shapes(5, 4))
 
 REGRESSION, FIXED, NEW = ChangeKind.REGRESSION, ChangeKind.FIXED, ChangeKind.NEW
 GONE, MISSING, NOT_SELECTED = ChangeKind.GONE, ChangeKind.MISSING, ChangeKind.NOT_SELECTED
 NEWLY_TESTED, NO_LONGER_TESTED = ChangeKind.NEWLY_TESTED, ChangeKind.NO_LONGER_TESTED
 FORECAST = ChangeKind.FORECAST_CHANGED
+MORE_COMPILATIONS = ChangeKind.MORE_COMPILATIONS
 
 
 def kind_of(old: Any, new: Any, **given: Any) -> ChangeKind | None:
@@ -69,6 +71,11 @@ def kind_of(old: Any, new: Any, **given: Any) -> ChangeKind | None:
         (NO_FORECAST, FAILS, NEWLY_TESTED),
         (LOWERS, BAD_TOOL, NO_LONGER_TESTED),
         (NO_FORECAST, BAD_TOOL, None),
+        (FEW, MANY, MORE_COMPILATIONS),
+        (MANY, FEW, None),
+        (FEW, PASS, None),
+        (PASS, MANY, None),
+        (FEW, BROKEN, REGRESSION),
     ],
 )
 def test_a_regression_is_claimed_only_where_both_sides_ran(
@@ -162,7 +169,7 @@ def test_every_model_and_target_is_in_exactly_one_bucket() -> None:
     found = [(c.model, c.target) for c in compared.changes] + list(compared.unchanged)
     every = {(r.request.model.name, r.request.target) for r in (*before, *after)}
     assert Counter(found) == Counter(every)
-    kinds = set(ChangeKind) - {NOT_SELECTED, ChangeKind.PENDING, MISSING}
+    kinds = set(ChangeKind) - {NOT_SELECTED, ChangeKind.PENDING, MISSING, MORE_COMPILATIONS}
     assert {c.kind for c in compared.changes} == kinds
     by_kind = [change for kind in ChangeKind for change in compared.of(kind)]
     assert by_kind == list(compared.changes)

@@ -14,7 +14,7 @@ from compilewatch.analysis.leverage import (
     verified_total,
 )
 from compilewatch.records import Mode, ModelFix, Result, Status, Target, VariantResult
-from tests.factories import graph_break, result
+from tests.factories import graph_break, result, shapes
 
 SHARED = graph_break("helper", file="transformers/utils/import_utils.py", line=7)
 BRANCH = graph_break("forward", "GB0059")
@@ -71,6 +71,25 @@ def test_by_id_a_fix_is_of_every_place() -> None:
     (cause,) = fix.causes
     assert (cause.label, cause.places, fix.models) == ("GB0059 Type GB0059", 2, ("A", "B"))
     assert [len(f.models) for f in Leverage(seen).fixes] == [1, 1]
+
+
+def test_lines_are_ranked_by_the_compilations_that_they_cause() -> None:
+    results = [
+        result("A", shapes=shapes(5, 3, lines=(8, 8, 8, 9))),
+        result("B", shapes=shapes(4, 3, lines=(9,))),
+        result("C", breaks=(graph_break("a"),)),
+    ]
+    ranking = Leverage(results, by=By.COMPILATIONS)
+    assert [(fix.causes[0].lines, fix.models) for fix in ranking.fixes] == [
+        ((9,), ("B",)),
+        ((8,), ("A",)),
+    ]
+    causes = ranking.by_occurrences()
+    assert [(cause.lines, cause.occurrences, cause.models) for cause in causes] == [
+        ((8,), 3, 1),
+        ((9,), 2, 2),
+    ]
+    assert {cause.source for cause in causes} == {"if size % 8:"}
 
 
 def test_a_model_with_an_unknown_cause_is_not_ranked() -> None:

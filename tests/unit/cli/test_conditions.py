@@ -9,7 +9,7 @@ from compilewatch.analysis.comparison import compare
 from compilewatch.cli.conditions import Conditions, exit_status, exit_status_of, option
 from compilewatch.records import Phase, Status
 from tests import example_run
-from tests.factories import graph_break, result, run, view
+from tests.factories import graph_break, result, run, shapes, view
 
 PASS, BROKEN = result("Passing"), result("Broken", breaks=(graph_break("a"),))
 FAILED = result("Failed", status=Status.ERROR, phase=Phase.CREATE)
@@ -56,6 +56,15 @@ def test_a_regression_is_a_condition_of_its_own() -> None:
     assert exit_status(seen, Conditions()) == 0
 
 
+def test_more_compilations_are_a_condition_of_their_own() -> None:
+    few, many = result("Served", shapes=shapes(5, 3)), result("Served", shapes=shapes(6, 3))
+    compared = compare(run("1"), [few], run("2"), [many])
+    assert [change.reason for change in compared.changes] == ["compilations: as called 5 -> 6"]
+    seen = replace(view(many), changes=compared.changes)
+    assert exit_status(seen, conditions("compilations")) == 1
+    assert exit_status(seen, conditions("regression,graph-break")) == 0
+
+
 def test_missing_results_are_3_unless_a_condition_is_met() -> None:
     assert exit_status(view(PASS, planned=2), Conditions()) == 3
     assert exit_status(view(PASS, planned=2), conditions("no-verdict")) == 1
@@ -74,5 +83,7 @@ def test_a_run_in_which_nothing_ran_is_3_but_for_a_shard() -> None:
 
 def test_an_unknown_condition_is_rejected_with_those_known() -> None:
     for text in ("regresion", "coverage<101", "coverage", "graph_break"):
-        with pytest.raises(click.BadParameter, match=r"regression, graph-break, .*coverage<PERC"):
+        with pytest.raises(
+            click.BadParameter, match=r"regression, compilations, graph-break, .*coverage<PERC"
+        ):
             conditions(text)
