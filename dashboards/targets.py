@@ -10,6 +10,9 @@ STAGES = ("compilewatch_neuron_stage_duration_seconds", "stage", "{{stage}} {{ta
 GRAPHS = ("compilewatch_neuron_graphs", "reached", "{{reached}} {{target}}")
 COMPILED = "pass|graph_break|mismatch"
 ON_NEURON = 'target=~"neuron.*"'
+LOOK_BACK = "14d"
+"""How far the last good state of compilations may be back; the alert looks back as far."""
+
 RAN = 'status=~"pass|graph_break|mismatch|error|timeout|oom|crashed"'
 
 
@@ -133,6 +136,64 @@ def _forecasts() -> list[Json]:
     )
 
 
+def _shapes() -> list[Json]:
+    """What the ten calls of the standard trace compile; only of runs of `sweep --shapes`."""
+    chosen = 'family=~"$family"'
+    by = "model, target, mode"
+    compiled = q.of_mode("compilewatch_compilations", chosen)
+    called, dynamic = (
+        f"max by ({by}) ({q.of_mode('compilewatch_compilations', chosen, matcher)})"
+        for matcher in ('dynamic="default"', 'dynamic="true"')
+    )
+    rise = f"({compiled} - min_over_time({compiled}[{LOOK_BACK}]))"
+    risen = f"max by ({by}) ({rise} > 0)"
+    most = f"topk(20, {called})"
+    limit, limit_dynamic = (
+        f"sum({q.of_mode('compilewatch_recompile_limit_models', matcher)})"
+        for matcher in ('dynamic="default"', 'dynamic="true"')
+    )
+    return frame.line(
+        8,
+        panels.tiles(
+            "Compilations for ten sizes",
+            "Models that compile more often than at some time in the last 14 days, and models at "
+            "the limit of recompilations, whose functions run in eager mode from then on. No "
+            "data: no run of sweep --shapes.",
+            q.now(f"count({risen}) or 0 * group({compiled})", "▲ more often"),
+            q.now(limit, "at the limit"),
+            q.now(limit_dynamic, "at the limit, dynamic"),
+            mappings=[panels.value({"0": ("0", panels.GREY)})],
+            steps=[(None, "text"), (1, "red")],
+        ),
+        panels.table(
+            "Most compilations",
+            "The 20 models that compile most often for the ten calls of the standard trace, as "
+            "users compile by default and with dynamic=True.",
+            {"as called": most, "dynamic": f"{dynamic} and on ({by}) {most}"},
+            labels=("model", "target", "mode"),
+            sort="as called",
+            looks={"model": frame.cell("model")},
+        ),
+        panels.table(
+            "Compile more often",
+            "By how much the compilations are above the fewest of the last 14 days: as called or "
+            "with dynamic=True, whichever rose more.",
+            {"more": q.or_say(f"sort_desc({risen})", f"group({compiled})", model="none")},
+            labels=("model", "target", "mode"),
+            sort="more",
+            looks={"model": frame.cell("model")},
+        ),
+        panels.trend(
+            "Compilations over time",
+            "Of all models together, for the ten calls of the standard trace.",
+            q.ever(
+                f"sum by (target, mode, dynamic) ({compiled})", "{{target}} {{mode}} {{dynamic}}"
+            ),
+        ),
+        widths=(4, 7, 6, 7),
+    )
+
+
 def _neuron() -> list[Json]:
     def per(metric: str, by: str) -> str:
         return f"sort_desc(sum by ({by}) ({q.of_mode(metric)}))"
@@ -182,6 +243,7 @@ def targets() -> Json:
             ),
             _look_up(),
             frame.line(14, _families()),
+            frame.row("Compilations for ten sizes", _shapes()),
             frame.row("Forecasts for Neuron", _forecasts()),
             frame.row("Compilers for Neuron", _neuron()),
         ],

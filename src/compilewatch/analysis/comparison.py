@@ -376,25 +376,13 @@ def _classify_fullgraph(old: Result, new: Result) -> Classified:
 
 def _classify_compilations(old: Result, new: Result) -> Classified:
     """Whether the standard trace compiles more often than it did; less often is no change."""
-    rises = [
-        f"{name} {before:,} -> {after:,}"
-        for name, (before, after) in compilations_of(old, new).items()
-        if after > before
-    ]
-    if not rises:
-        return None
-    return ChangeKind.MORE_COMPILATIONS, f"compilations: {', '.join(rises)}"
-
-
-def compilations_of(old: Result, new: Result) -> dict[str, tuple[int, int]]:
-    """The compilations of the standard trace in two results: `as called`, `dynamic=True`."""
     olds, news = (side.shapes.series if side.shapes is not None else {} for side in (old, new))
-    names = {"default": "as called", "true": "dynamic=True"}
-    return {
-        label: (olds[name].compilations, news[name].compilations)
-        for name, label in names.items()
-        if name in olds and name in news
-    }
+    rises = [
+        f"{label} {olds[name].compilations:,} -> {news[name].compilations:,}"
+        for name, label in (("default", "as called"), ("true", "dynamic=True"))
+        if name in olds and name in news and news[name].compilations > olds[name].compilations
+    ]
+    return (ChangeKind.MORE_COMPILATIONS, f"compilations: {', '.join(rises)}") if rises else None
 
 
 def outcome_of(result: Result) -> str:

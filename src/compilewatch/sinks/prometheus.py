@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from compilewatch import extras, plugins, records
 from compilewatch.analysis import summary
-from compilewatch.analysis.comparison import compilations_of, is_comparable, regressed
+from compilewatch.analysis.comparison import is_comparable, regressed
 from compilewatch.analysis.leverage import models_of_one_reason
 from compilewatch.analysis.summary import LAYERS
 from compilewatch.config import Settings
@@ -264,16 +264,6 @@ def _at_the_limit(results: Sequence[records.Result]) -> Counter[str]:
     return counts
 
 
-def _risen_compilations(part: RunSlice) -> Series:
-    results = {(r.request.model.name, r.request.target): r for r in part.view.results}
-    for change in part.view.changes:
-        old = part.view.before.get((change.model, change.target))
-        new = results.get((change.model, change.target))
-        if change.kind is records.ChangeKind.MORE_COMPILATIONS and old and new:
-            pairs = compilations_of(old, new)
-            yield _identity(new), max(after - before for before, after in pairs.values())
-
-
 def _changes(part: RunSlice) -> Series:
     if part.view.baseline is None:
         return
@@ -388,13 +378,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         "of theirs runs in eager mode from then on.",
         _at_the_limit,
         "dynamic",
-    ),
-    Definition(
-        "compilewatch_risen_compilations",
-        "By how many compilations the standard trace needs more than in the baseline, as called "
-        "or with dynamic=True, whichever rose more; only of models where it does.",
-        MODEL,
-        values=_risen_compilations,
     ),
     Definition(
         "compilewatch_compile_duration_seconds",

@@ -225,6 +225,17 @@ def test_a_forecast_is_right_or_wrong_where_a_device_has_a_verdict_too(
     assert right == {"lowers": "1", "does not lower": "1"}
 
 
+def test_compilations_are_those_of_the_run_and_no_rise_is_a_finding(prometheus: Service) -> None:
+    (worst, *others) = answer(
+        prometheus, titled("Most compilations", "topk", "compilewatch-targets")
+    )
+    assert (worst["metric"]["model"], worst["value"][1]) == ("model--A", "9")
+    assert [other["value"][1] for other in others] == ["6"]
+    tiles = [q for q in reading.queries("prometheus") if q.where == "Compilations for ten sizes"]
+    values = [series["value"][1] for query in tiles for series in answer(prometheus, query)]
+    assert values == ["0", "1", "0"]
+
+
 def test_the_model_page_opens_with_one_that_does_not_pass(prometheus: Service) -> None:
     page = reading.variables(reading.DASHBOARDS["compilewatch-model"])["model"]
     first, *others = asked(prometheus, reading.filled(reading.bare(page["query"])))

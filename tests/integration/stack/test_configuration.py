@@ -102,7 +102,7 @@ def test_each_alert_says_what_it_is_and_what_to_do() -> None:
         assert dashboard is not None
         assert dashboard[1] in TITLES
         # No outage ends an alert about results.
-        about_results = re.search("Regression|Slower|Share|Coverage|Untestable", name)
+        about_results = re.search("Regression|Compilations|Slower|Share|Coverage|Untestable", name)
         assert alert.get("keep_firing_for") == ("10m" if about_results else None), name
 
 
