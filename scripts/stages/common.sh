@@ -13,6 +13,7 @@
 # PROFILE             how many of the most used models of each part get an inference profile (none)
 # FIX                 for so many minutes, search fixes of the run's graph breaks (none)
 # FAIL_ON_REGRESSION  true: the stage `compare` ends with status 1 on a regression (true)
+# SHAPES              true: also call each model with ten sizes on dynamo, to count compilations (false)
 # FORECAST            true: where the environment `lowering` exists, also forecast what Neuron can compile (true)
 # FRESH               true: ignore stored results and evaluate every model again (false)
 # TRAINIUM            true: start the Trainium instance and run the Neuron target on it (false)
@@ -62,6 +63,7 @@ select_sweep() { # Sets `selection`: everything that a shard is started with, bu
   esac
   selection+=(--targets "$targets")
   if [ -n "${PROFILE:-}" ]; then selection+=(--profile "$PROFILE"); fi
+  if [ "${SHAPES:-}" = true ]; then selection+=(--shapes); fi
 }
 
 create_environments() { # Those that ENVIRONMENTS and TARGETS name; quick if they exist

@@ -74,6 +74,7 @@ pipelineJob('compilewatch') {
         text(delegate, 'PROFILE', '', 'Also profile inference of so many of the most used models of each part; empty: none')
         text(delegate, 'FIX', '', 'Also search and verify fixes of the graph breaks, for so many minutes; empty: none')
         booleanParam('FAIL_ON_REGRESSION', true, 'Make the build unstable on a regression')
+        booleanParam('SHAPES', false, 'Also call each model with ten sizes on dynamo, to count compilations; takes about eight times as long')
         booleanParam('FORECAST', true, 'Where the environment lowering exists, also forecast what Neuron can compile')
         booleanParam('TRAINIUM', false, 'Start the Trainium agent, run the Neuron target on it, stop it')
         booleanParam('FRESH', false, 'Ignore stored results and evaluate every model again')

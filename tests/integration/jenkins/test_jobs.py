@@ -19,7 +19,16 @@ def test_a_start_leaves_each_job_complete(jobs: dict[str, Job]) -> None:
     assert jobs["compilewatch"].one(*CRON) == ["H 3 * * *"]
     assert list(jobs["compilewatch"].parameters) == [
         *("SOURCE", "TOP", "TASKS", "FAMILIES", "TARGETS", "MODES", "SHARDS", "ENVIRONMENTS"),
-        *("BASELINE", "PROFILE", "FIX", "FAIL_ON_REGRESSION", "FORECAST", "TRAINIUM", "FRESH"),
+        *(
+            "BASELINE",
+            "PROFILE",
+            "FIX",
+            "FAIL_ON_REGRESSION",
+            "SHAPES",
+            "FORECAST",
+            "TRAINIUM",
+            "FRESH",
+        ),
     ]
     for job in jobs.values():
         assert ["disableConcurrentBuilds", []] in job.one("properties")

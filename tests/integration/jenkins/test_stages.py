@@ -300,6 +300,7 @@ def test_the_neuron_stage_begins_with_the_models_whose_forecast_changed(build: B
         ({"TARGETS": "neuron:trn3"}, "--targets neuron:trn3"),
         ({"TARGETS": "all"}, "--targets all"),
         ({"FORECAST": "false"}, "--targets dynamo"),
+        ({"FORECAST": "false", "SHAPES": "true"}, "--targets dynamo --shapes"),
         ({"ENVIRONMENTS": "torch-2.9.0"}, "--targets dynamo"),
         ({"HAS": "none"}, "--targets dynamo"),
     ],
