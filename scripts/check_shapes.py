@@ -6,7 +6,7 @@
 For each model and each of three traces, as called and with `dynamic=True`, it prints what differs:
 the graphs that each call compiles, the frames that are compiled again, and the guards that failed.
 The script counts with PyTorch's own counters and reads `TORCH_LOGS=recompiles`, on real tensors of
-reduced width. The exit status is 1 if something differs. All models take 10 minutes of one core.
+reduced width. The exit status is 1 if something differs.
 """
 
 import json

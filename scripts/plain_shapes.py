@@ -26,9 +26,9 @@ from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.series import series
 from compilewatch.worker.value_source import OBJECTS, has_objects, inputs_source
 
-TEN = ((1, 16), (2, 16), (2, 17), (8, 17), (3, 128), (1, 128), (64, 32), (5, 100), (1, 1), (7, 512))
-BATCHES = tuple((batch, 0) for batch in (2, 3, 8, 64))
-SEQUENCES = ((2, 16), (2, 17), (2, 128), (1, 40), (2, 250))
+TEN = ((1, 16), (2, 16), (2, 17), (8, 17), (3, 64), (1, 64), (16, 32), (5, 50), (1, 1), (7, 100))
+BATCHES = tuple((batch, 0) for batch in (2, 3, 8, 16))
+SEQUENCES = ((2, 16), (2, 17), (2, 64), (1, 40), (2, 100))
 """Batch and sequence of each call: all sorts; growing batches; sequences, and one batch of 1."""
 
 BODY = '''

@@ -39,7 +39,7 @@ from compilewatch.worker.targets.dynamo.capture import Backend, Capture, call_on
 from compilewatch.worker.targets.dynamo.versions import Version, Versions
 
 RECOMPILE_LIMIT = "GB0039"
-"""The id of the graph break of a frame that has reached the limit (torch 2.9 to 2.15)."""
+"""The graph break of a frame at the limit, in torch 2.11 to 2.15; 2.9 reports none."""
 
 RECOMPILATIONS_KEPT = 30
 """A sweep stores the causes of so many."""
