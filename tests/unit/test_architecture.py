@@ -34,7 +34,7 @@ WORKER_OF_EXTRAS = {
     "extras.profiles": ("messages", "records", "training", "profiler", "profiling"),
     "extras.papers": (),
     "extras.fixes": ("records", "code"),
-    "extras.shapes": ("records",),
+    "extras.shapes": ("records", "extras.fixes"),
 }
 """What the worker of an extra may import of its extra, beside its own folder."""
 

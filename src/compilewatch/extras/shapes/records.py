@@ -72,14 +72,44 @@ class ServedSizes(Record, frozen=True, kw_only=True):
     graphs: tuple[int, ...]
 
 
+class PlanProof(Record, frozen=True, kw_only=True):
+    """What a script of plain PyTorch found in a separate process.
+
+    `sample` random sizes compiled nothing after the first calls. Results are equal to eager mode
+    for the sizes in `compared`; `late` are those for which a call takes too long here.
+    """
+
+    sample: int
+    compared: tuple[dict[str, int], ...]
+    late: tuple[dict[str, int], ...] = ()
+
+
+class ShapePlan(Record, frozen=True, kw_only=True):
+    """What needs the fewest compilations for all sizes, as code, and the script that confirms it.
+
+    `series` is what it compiles, and `tried` how much each candidate did.
+    """
+
+    title: str
+    series: ShapeSeries
+    served: ServedSizes
+    code: str
+    script: str
+    holds_if: tuple[str, ...]
+    tried: dict[str, int]
+    proof: PlanProof | None = None
+
+
 class ShapeReport(Record, frozen=True, kw_only=True):
     """What a model compiles for certain sizes.
 
     `as_called` is with `dynamic=None`, as users compile by default, and `dynamic` with
     `dynamic=True`; `served` says by their names which graphs serve which sizes. `limits` are the
-    ends of what the model itself accepts. `one_graph` and `buckets`, by dimension, are set where
-    they were asked for. `masks` are the model's arguments that say what is padding. `generation` is
-    what `generate` compiles, by cache and by who compiles.
+    ends of what the model itself accepts. `plan` is None where none needs fewer compilations, or
+    none was confirmed: `unconfirmed` says of each what the script found. `one_graph` and
+    `buckets`, by dimension, are set where they were asked for. `masks` are the model's arguments
+    that say what is padding. `generation` is what `generate` compiles, by cache and by who
+    compiles.
     """
 
     as_called: ShapeSeries
@@ -90,3 +120,5 @@ class ShapeReport(Record, frozen=True, kw_only=True):
     buckets: dict[str, tuple[Buckets, ...]] | None = None
     masks: tuple[str, ...] = ()
     generation: dict[str, ShapeSeries] | None = None
+    plan: ShapePlan | None = None
+    unconfirmed: dict[str, str] = msgspec.field(default_factory=dict)

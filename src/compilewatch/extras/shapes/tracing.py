@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from compilewatch.api.choose import local_launcher
 from compilewatch.config import Settings
+from compilewatch.environments import Environments, last_line, worker_variables
 from compilewatch.errors import InputsError, UsageError
-from compilewatch.extras.shapes.records import REPORT_FILE, OneGraph, ShapeReport
+from compilewatch.extras.shapes.records import REPORT_FILE, OneGraph, PlanProof, ShapeReport
+from compilewatch.launchers import Launcher
 from compilewatch.records import Depth, Request, Status, Tier, Variants, Work
+
+PROOF_SECONDS = 900.0
+
+_WAITING = """
+import sys, torch, torch._dynamo
+try:
+    import transformers.modeling_utils
+except ImportError:
+    pass
+exec(compile(sys.stdin.read(), "plan.py", "exec"), {"__name__": "__main__"})
+"""
+
+
+class _Counted(msgspec.Struct):
+    first: int
+    graphs: int
+    sample: int
+
+
+class _Compared(msgspec.Struct):
+    first: int
+    graphs: int
+    compared: tuple[dict[str, int], ...]
+    differences: list[tuple[dict[str, int], str]]
+    late: tuple[dict[str, int], ...]
+
+
+class _Printed(msgspec.Struct):
+    counted: _Counted
+    compared: _Compared
 
 
 def shapes_of(
@@ -34,33 +68,117 @@ def shapes_of(
     """
     if request.target.name != "dynamo" or request.device is not None:
         raise UsageError("shapes is about Dynamo on the CPU: leave out --target and --device")
-    options = {"domains": served.domains, "calls": served.calls, "generate": generate}
-    request = msgspec.structs.replace(
-        request,
-        depth=Depth.REDUCED,
-        variants=Variants.MAIN,
-        keep_artifacts=True,
-        work=Work(name="shapes", options=options),
-    )
+    environments = Environments(settings.cache_folder)
+    interpreter = environments.interpreter(request.target.environment)
+    variables = worker_variables(interpreter)
+    unconfirmed: dict[str, str] = {}
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
         local_launcher(settings, [request.target.environment], single=True) as launcher,
     ):
+        while True:
+            with prover(str(interpreter.path), variables) as prove:
+                report = _report(
+                    launcher, request, served, Path(scratch), list(unconfirmed), generate=generate
+                )
+                if (plan := report.plan) is not None:
+                    proof = prove(plan.script)
+                    if isinstance(proof, str):
+                        unconfirmed[plan.title] = proof
+                        continue
+                    plan = msgspec.structs.replace(plan, proof=proof)
+            graph = None
+            if one_graph:
+                graph = _one_graph(launcher, request, served, Path(scratch), report)
+            return msgspec.structs.replace(
+                report, plan=plan, unconfirmed=unconfirmed, one_graph=graph
+            )
 
-        def content(request: Request) -> bytes:
-            (completed,) = launcher.run([request], Path(scratch))
-            if completed.artifacts is None or completed.result.status is not Status.PASS:
-                raise InputsError(f"{request.model.name}: {completed.result.detail}")
-            return (completed.artifacts / REPORT_FILE).read_bytes()
 
-        report = msgspec.json.decode(content(request), type=ShapeReport)
-        if not one_graph:
-            return report
-        ends = [(limit.name, limit.size) for limit in report.limits]
-        work = Work(name="one-graph", options={"domains": served.domains, "ends": ends})
-        on_real_tensors = msgspec.structs.replace(request, tier=Tier.REAL, work=work)
-        graph = msgspec.json.decode(content(on_real_tensors), type=OneGraph)
-        return msgspec.structs.replace(report, one_graph=graph)
+def _report(
+    launcher: Launcher,
+    request: Request,
+    served: Served,
+    scratch: Path,
+    without: Sequence[str],
+    *,
+    generate: bool,
+) -> ShapeReport:
+    options = {
+        "domains": served.domains,
+        "calls": served.calls,
+        "without": without,
+        "generate": generate,
+    }
+    request = _reduced(request, "shapes", options)
+    return msgspec.json.decode(_content(launcher, request, scratch), type=ShapeReport)
+
+
+def _one_graph(
+    launcher: Launcher, request: Request, served: Served, scratch: Path, report: ShapeReport
+) -> OneGraph:
+    """Run one graph without guards, on real tensors."""
+    ends = [(limit.name, limit.size) for limit in report.limits]
+    request = _reduced(request, "one-graph", {"domains": served.domains, "ends": ends})
+    request = msgspec.structs.replace(request, tier=Tier.REAL)
+    return msgspec.json.decode(_content(launcher, request, scratch), type=OneGraph)
+
+
+def _reduced(request: Request, name: str, options: dict[str, Any]) -> Request:
+    return msgspec.structs.replace(
+        request,
+        depth=Depth.REDUCED,
+        variants=Variants.MAIN,
+        keep_artifacts=True,
+        work=Work(name=name, options=options),
+    )
+
+
+def _content(launcher: Launcher, request: Request, scratch: Path) -> bytes:
+    (completed,) = launcher.run([request], scratch)
+    if completed.artifacts is None or completed.result.status is not Status.PASS:
+        raise InputsError(f"{request.model.name}: {completed.result.detail}")
+    return (completed.artifacts / REPORT_FILE).read_bytes()
+
+
+@contextlib.contextmanager
+def prover(python: str, variables: dict[str, str]) -> Iterator[Callable[[str], PlanProof | str]]:
+    """Yield what runs the script of a plan in a separate process: a proof, or why there is none.
+
+    The process imports torch before it gets the script, while the plan is made.
+    """
+    with subprocess.Popen(
+        [python, "-B", "-c", _WAITING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=variables,
+        start_new_session=True,
+    ) as process:
+
+        def prove(script: str) -> PlanProof | str:
+            try:
+                out, err = process.communicate(script.encode(), timeout=PROOF_SECONDS)
+            except subprocess.TimeoutExpired:
+                return f"not within {PROOF_SECONDS:g} s"
+            try:
+                found = msgspec.json.decode(out.splitlines()[-1], type=_Printed)
+            except (IndexError, msgspec.DecodeError):
+                return last_line(err)
+            for sizes, difference in found.compared.differences:
+                return f"{', '.join(f'{n} {s}' for n, s in sizes.items())}: {difference}"
+            if process.returncode:
+                return f"compiles more than its first calls: {found}"
+            return PlanProof(
+                sample=found.counted.sample,
+                compared=found.compared.compared,
+                late=found.compared.late,
+            )
+
+        try:
+            yield prove
+        finally:
+            process.kill()
 
 
 class Served(NamedTuple):

@@ -7,16 +7,17 @@ all have one, both sides of each bound, 1 and 2, and the ends are, to confirm it
 from __future__ import annotations
 
 import itertools
+import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
 import torch
 
-from compilewatch.contract.failures import error_record, one_line
+from compilewatch.contract.failures import one_line
 from compilewatch.errors import InputsError, UsageError, did_you_mean
 from compilewatch.extras.shapes.records import ServedSizes, SizeLimit
 from compilewatch.extras.shapes.worker.serving import Follows, Sizes, resized, size_by
@@ -31,6 +32,7 @@ from compilewatch.worker.example_inputs.sizes import (
 )
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
 from compilewatch.worker.targets.dynamo.series import Series
 
 MOST_CALLS = 20
@@ -49,23 +51,35 @@ def domains_of(values: Mapping[str, Any]) -> dict[str, Sequence[int]]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How the sizes of a subject's tensors follow from those that are served."""
+    """How the sizes of a subject's tensors follow from those that are served.
+
+    Sizes of a dimension in `padded` become the next one of those there.
+    """
 
     subject: Subject
     names: Mapping[int | str, str]
     follows: Follows
+    padded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def of_call(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes that the model is called with."""
+        return {
+            name: next((more for more in self.padded.get(name, ()) if more >= size), size)
+            for name, size in sizes.items()
+        }
 
     def inputs(self, sizes: Mapping[str, int]) -> ExampleInputs:
         """Return the subject's inputs in other sizes."""
         own = self.subject.inputs
         with self.subject.tensors(), torch.no_grad():
-            args, kwargs = resized((own.args, own.kwargs), self.follows, sizes)
+            args, kwargs = resized((own.args, own.kwargs), self.follows, self.of_call(sizes))
         return replace(own, args=args, kwargs=kwargs)
 
     def tensors(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of tensors, by Dynamo's names of their dimensions."""
+        called = self.of_call(sizes)
         return self._own | {
-            f"{self.names[key]}.{dimension}": size_by(rule, sizes)
+            f"{self.names[key]}.{dimension}": size_by(rule, called)
             for key, dimensions in self.follows.items()
             for dimension, rule in dimensions.items()
         }
@@ -196,10 +210,9 @@ def rejection(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
             subject = replace(subject, inputs=geometry.inputs(sizes))
             subject.call(subject.module)
     except Exception as error:  # noqa: BLE001  (model code)
-        record = error_record(error)
-        place = CodePlace(
-            file=record.file or "?", line=record.line or 0, function=record.function or "?"
-        )
+        frames = user_stack(traceback.extract_tb(error.__traceback__))
+        frame = place_of([at for at in frames if not at.file.startswith("torch/")])
+        place = CodePlace(file=frame.file, line=frame.line, function=frame.function)
         return SizeLimit(name="", size=0, error=one_line(error), place=place)
     return None
 

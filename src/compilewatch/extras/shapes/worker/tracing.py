@@ -12,6 +12,7 @@ import msgspec
 
 from compilewatch.extras.shapes.records import REPORT_FILE, ServedSizes, ShapeReport
 from compilewatch.extras.shapes.worker.generation import generation
+from compilewatch.extras.shapes.worker.planning import Planner
 from compilewatch.extras.shapes.worker.search import (
     Domains,
     Geometry,
@@ -41,7 +42,8 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     """Write what sizes compile, as called and with `dynamic=True`, to a file.
 
     `domains` are the sizes of each dimension that are served, as (first, last) or a list; `calls`
-    are made as they are, and without any a search finds them. With `generate`, texts are generated.
+    are made as they are, and without any a search finds them. Plans are tried `without` those of
+    these titles. With `generate`, texts are generated.
     """
     subject.enter(Phase.COMPILE)
     calls: list[Sizes] = values["calls"]
@@ -55,6 +57,7 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     if len(dynamic.series.calls) > len(calls):
         calls = [call.sizes for call in dynamic.series.calls]
         as_called = traced(geometry, domains, calls, dynamic=None)
+    planner = Planner(geometry, domains, (as_called.series, dynamic.series))
     report = ShapeReport(
         as_called=as_called.series,
         dynamic=dynamic.series,
@@ -62,6 +65,7 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
         limits=limits,
         masks=tuple(filter(_MASK.search, inspect.signature(subject.module.forward).parameters)),
         generation=generation(subject) if values["generate"] else None,
+        plan=planner.plan(values["without"]),
     )
     (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(report))
     return TargetOutcome(status=Status.PASS, artifacts=(REPORT_FILE,))
