@@ -67,10 +67,11 @@ class NumericsTarget(CompileTarget):
         comparison = located(subject, compile_model, comparison)
         comparison = msgspec.structs.replace(comparison, sizes=sizes, backend=backend)
         only = "" if sizes[1:] else "only one size: eager mode takes no other batch or sequence"
-        remark = f"{backend} {comparison.remark}" if comparison.differs else comparison.remark
+        remark = comparison.remark or "as eager mode"
+        by_backend = f"the backend {backend} {remark}" if comparison.differs else remark
         return TargetOutcome(
             status=Status.MISMATCH if comparison.differs else Status.PASS,
-            detail="; ".join(filter(None, (remark or "as eager mode", comparison.calls, only))),
+            detail="; ".join(filter(None, (by_backend, comparison.calls, only))),
             numerics=comparison,
         )
 
