@@ -26,7 +26,8 @@ def inputs_of(subject: Subject, sizes: Mapping[str, int]) -> ExampleInputs:
     """Return inputs of these sizes, the others as in the subject's own inputs.
 
     The rules for inputs make them where they have made the subject's; otherwise its tensors are
-    cut, or repeated. Raises UsageError for a dimension that the inputs do not have.
+    cut, or repeated, as those of a library are. Raises UsageError for a dimension that the inputs
+    do not have.
     """
     own = sizes_of(subject)
     for name in sizes:
@@ -45,6 +46,8 @@ def inputs_of(subject: Subject, sizes: Mapping[str, int]) -> ExampleInputs:
             batch=chosen[BATCH] or own[BATCH],
             length=chosen[SEQUENCE],
         )
+        if chosen[BATCH] is not None and rows_of(inputs) != chosen[BATCH]:
+            left[BATCH] = chosen[BATCH]  # a library makes inputs of its own batch
     with subject.tensors(), torch.no_grad():
         for name, size in left.items():
             if name == BATCH:
