@@ -106,7 +106,9 @@ def _plan(report: ShapeReport, plan: ShapePlan | None) -> Iterator[RenderableTyp
         fewest = "as called"
         if report.dynamic.compilations < report.as_called.compilations:
             fewest = "with dynamic=True"
-        yield plain(f"No plan needs fewer compilations than the model {fewest}.", "bold")
+        what = "No plan that needs" if report.unconfirmed else "No plan needs"
+        end = "is confirmed" if report.unconfirmed else ""
+        yield plain(f"{what} fewer compilations than the model {fewest} {end}".rstrip(), "bold")
         return
     yield plain(f"Plan: {plan.title}", "bold")
     others = (f"{n}: {title}" for title, n in plan.tried.items() if title != plan.title)

@@ -46,8 +46,8 @@ def inputs_of(subject: Subject, sizes: Mapping[str, int]) -> ExampleInputs:
             batch=chosen[BATCH] or own[BATCH],
             length=chosen[SEQUENCE],
         )
-        if chosen[BATCH] is not None and rows_of(inputs) != chosen[BATCH]:
-            left[BATCH] = chosen[BATCH]  # a library makes inputs of its own batch
+        if (batch := chosen[BATCH]) is not None and rows_of(inputs) != batch:
+            left[BATCH] = batch  # a library makes inputs of its own batch
     with subject.tensors(), torch.no_grad():
         for name, size in left.items():
             if name == BATCH:

@@ -22,6 +22,7 @@ from compilewatch.extras.shapes.worker.search import Domains, Geometry, Search, 
 from compilewatch.extras.shapes.worker.serving import Sizes, size_by
 from compilewatch.records import Mode, ShapeSeries, Tier
 from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.worker.example_inputs.sizes import BATCH
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
 from compilewatch.worker.subject import Subject
@@ -276,8 +277,10 @@ class Planner:
             f"each call passes {given}, on one device and of one type, and no other arguments",
             "calls are all with gradients, or all without: the other kind compiles again",
         ]
-        if candidate.padded:
-            holds_if.append("samples do not depend on each other, and padded tokens are masked")
+        if BATCH in candidate.padded:
+            holds_if.append("samples do not depend on each other")
+        if candidate.padded.keys() - {BATCH}:
+            holds_if.append("the mask leaves out what is padded")
         return ShapePlan(
             title=candidate.title,
             series=best.series,

@@ -91,6 +91,7 @@ class Version:
         return {
             name: size if isinstance(size, int) else int(size.node.hint)
             for name, size in self.tensors.items()
+            if isinstance(size, int) or size.node.hint is not None  # None of an unbacked one
         }
 
     def dynamic(self) -> dict[str, tuple[int, int | None]]:

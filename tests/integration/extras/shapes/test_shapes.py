@@ -1,0 +1,61 @@
+"""`shapes` on a model of a user's own: the search, the plan, and the script that confirms it."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.team import run_here
+from tests.warm import WarmLauncher
+
+pytestmark = pytest.mark.torch
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 5)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y.relu() if x.shape[0] > 16 else y
+
+def inputs():
+    return {"x": torch.randn(4, 3)}
+"""
+
+
+def test_both_sides_of_a_branch_are_called_planned_and_confirmed(
+    tmp_path: Path, warm_launcher: WarmLauncher
+) -> None:
+    """Half a minute: only real processes show that a script confirms what the worker plans."""
+    del warm_launcher
+    (tmp_path / "net.py").write_text(NET)
+    run = partial(run_here, tmp_path, {"NO_COLOR": "1"})
+    own = ("net:Net", "--inputs", "net:inputs", "--python-path", str(tmp_path))
+    script, svg = tmp_path / "plan.py", tmp_path / "sizes.svg"
+    saved = ("--save", str(script), "--save", str(svg))
+    result = run("shapes", *own, "--vary", "batch=1..64", "--json", *saved)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    called = [call["sizes"]["batch"] for call in report["as_called"]["calls"]]
+    assert {1, 2, 16, 17, 64} <= set(called)
+    assert len(called) <= 20
+    assert len(report["dynamic"]["graphs"]) == 3  # 1, up to 16, more
+    plan = report["plan"]
+    assert len(plan["series"]["graphs"]) == 2
+    assert {16, 17} <= {sizes["batch"] for sizes in plan["proof"]["compared"]}
+    assert b"batch 1 to 64" in svg.read_bytes()
+
+    assert subprocess.run([sys.executable, script], check=False).returncode == 0
+    compiled = "return torch.compile(model, **options)"
+    text = script.read_text()
+    assert compiled in text
+    doubled = "return torch.compile(lambda *args, **kwargs: 2 * model(*args, **kwargs), **options)"
+    script.write_text(text.replace(compiled, doubled))
+    assert subprocess.run([sys.executable, script], check=False).returncode != 0
