@@ -94,23 +94,10 @@ def test_the_command_finds_what_inductor_alone_gets_wrong() -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(
-    "model",
-    [
-        "BertModel",
-        "DistilBertModel",
-        "GPT2LMHeadModel",
-        "LlamaForCausalLM",
-        "MixtralForCausalLM",
-        "Qwen2ForCausalLM",
-        "ResNetModel",
-        "RobertaForSequenceClassification",
-        "T5Model",
-        "ViTModel",
-    ],
-)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", ["BertModel", "ResNetModel"])
 def test_models_of_transformers_raise_no_alarm(model: str) -> None:
-    """Each class has code of its own on sizes, which the small models stand for."""
+    """A minute each: real classes with masks and positions, which the small models lack."""
     request, settings = one_request(
         model,
         target="dynamo:aot_eager",
@@ -119,7 +106,7 @@ def test_models_of_transformers_raise_no_alarm(model: str) -> None:
         inputs_file=None,
         flags={"jobs": 1},
     )
-    names = ("batch",) if model in ("ResNetModel", "ViTModel") else ("batch", "sequence")
+    names = ("batch",) if model == "ResNetModel" else ("batch", "sequence")
     served = served_by_values([f"{name}=1..8" for name in names])
     graph = shapes_of(request, settings, served, one_graph=True).one_graph
     assert graph is not None
