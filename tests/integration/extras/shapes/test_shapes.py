@@ -11,7 +11,7 @@ import pytest
 from tests.team import run_here
 from tests.warm import WarmLauncher
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
 NET = """
 import torch
