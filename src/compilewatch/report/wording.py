@@ -332,7 +332,7 @@ def recompilation_cause(recompilation: records.Recompilation) -> str:
     """The kind, what it is about, and the line of the model that needs it."""
     cause = f"{RECOMPILATION_KINDS[recompilation.kind]} {recompilation.subject}".rstrip()
     if (line := recompilation.needed_by) is not None:
-        cause += f", {line.file}:{line.line}" + f": {line.text}" * bool(line.text)
+        cause += f", {line.file}:{line.line}: {line.text}".rstrip(": ")  # of a statement's head
     return cause
 
 

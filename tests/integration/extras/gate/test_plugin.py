@@ -324,7 +324,7 @@ def test_calls_of_other_sizes_fail_with_the_cause_and_the_line_of_each_compilati
     }, text
     for name, cause in (
         ("Branch", "branch on a size x.0, tests/test_net.py:10: return x + 1 if x.shape[0] > 37"),
-        ("Multiple", "size x.0, tests/test_net.py:14: if x.shape[0] % 8:; pad to a multiple"),
+        ("Multiple", "size x.0, tests/test_net.py:14: if x.shape[0] % 8; pad to a multiple"),
         ("Listed", "constant of the code x.0, tests/test_net.py:20: return torch.stack([x[i] for"),
     ):
         assert "compilations, 2 accepted:\n" in of[f"vary[{name}]"]
