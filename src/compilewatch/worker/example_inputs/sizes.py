@@ -29,13 +29,7 @@ def inputs_of(subject: Subject, sizes: Mapping[str, int]) -> ExampleInputs:
     cut, or repeated, as those of a library are. Raises UsageError for a dimension that the inputs
     do not have.
     """
-    own = sizes_of(subject)
-    for name in sizes:
-        if name not in own:
-            raise UsageError(
-                f"the inputs have no dimension {name!r}{did_you_mean(name, own)}; "
-                f"they have {', '.join(own)}"
-            )
+    own = known_sizes(subject, sizes)
     inputs, left = subject.inputs, dict(sizes)
     if _by_rules(inputs) and not own.keys().isdisjoint({BATCH, SEQUENCE}):
         chosen = {name: left.pop(name, own.get(name)) for name in (BATCH, SEQUENCE)}
@@ -75,6 +69,21 @@ def with_marks(subject: Subject, names: Iterable[str]) -> ExampleInputs:
         argument, _, dimension = name.rpartition(".")
         torch._dynamo.mark_dynamic(tensors_of(subject, inputs)[argument], int(dimension))
     return inputs
+
+
+def known_sizes(subject: Subject, names: Iterable[str]) -> dict[str, int]:
+    """Return all sizes of a subject's inputs.
+
+    Raises UsageError for a name that is none of their dimensions.
+    """
+    own = sizes_of(subject)
+    for name in names:
+        if name not in own:
+            raise UsageError(
+                f"the inputs have no dimension {name!r}, but {', '.join(own)}"
+                f"{did_you_mean(name, own)}"
+            )
+    return own
 
 
 def sizes_of(subject: Subject) -> dict[str, int]:

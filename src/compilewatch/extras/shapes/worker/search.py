@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from compilewatch.contract.failures import one_line
-from compilewatch.errors import InputsError, UsageError, did_you_mean
+from compilewatch.errors import InputsError
 from compilewatch.extras.shapes.records import ServedSizes, SizeLimit
 from compilewatch.extras.shapes.worker.serving import Follows, Sizes, resized, size_by
 from compilewatch.records import CodePlace, Mode, Tier
@@ -27,6 +27,7 @@ from compilewatch.worker.example_inputs.sizes import (
     SEQUENCE,
     arguments,
     inputs_of,
+    known_sizes,
     sizes_of,
     tokens_of,
 )
@@ -94,13 +95,7 @@ def geometry_of(subject: Subject, names: Sequence[str]) -> Geometry:
 
     Raises UsageError for a dimension that the inputs do not have.
     """
-    own = sizes_of(subject)
-    for name in names:
-        if name not in own:
-            raise UsageError(
-                f"the inputs have no dimension {name!r}{did_you_mean(name, own)}; "
-                f"they have {', '.join(own)}"
-            )
+    own = known_sizes(subject, names)
     given = subject.inputs
     keys: dict[int | str, str] = dict(
         zip(range(len(given.args)), arguments(subject, given), strict=False)
