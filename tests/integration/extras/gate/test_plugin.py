@@ -333,7 +333,7 @@ def test_calls_of_other_sizes_fail_with_the_cause_and_the_line_of_each_compilati
     assert "tests/test_net.py:25 in One.forward: GB" in of["vary[One]"]
     assert "the model fails in eager mode: with x.0=1: RuntimeError: shape" in of["vary[Pairs]"]
     assert "two checks: make one after the other" in of["wrong[options0]"]
-    assert "no dimension 'X.0'; did you mean 'x.0'?" in of["wrong[options1]"]
+    assert "no dimension 'X.0', but batch, x.0, x.1; did you mean 'x.0'?" in of["wrong[options1]"]
     assert "x.0 is a range such as (1, 64), not 64" in of["wrong[options2]"]
     assert "x.0 is 1, and torch compiles sizes 0 and 1 apart" in of["one"]
     assert "y.0, tests/test_net.py:39" in of["behind"]
