@@ -151,13 +151,16 @@ import runpy, sys
 import torch, torch_neuronx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-# What the double lacks: copies to the device while torch traces, and convolutions.
+# What the double lacks: copies to the device while torch traces, convolutions, and counts of
+# integers, which the CPU under it does not have.
 FakeTensorMode.avoid_device_init = True
 convolution = torch.ops.aten.convolution.default
 library = torch.library.Library("aten", "IMPL")
 library.impl(
     "convolution_overrideable", lambda *a: torch_neuronx._run(convolution, *a), "PrivateUse1"
 )
+histc = torch.ops.aten.histc.default
+library.impl("histc", lambda x, *a: torch_neuronx._run(histc, x.float(), *a), "PrivateUse1")
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
@@ -168,6 +171,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
     [
         "LightOnOcrForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
+        "MistralLarge4Model",
         "Emu3Model",
         "Sam3Model",
     ],
