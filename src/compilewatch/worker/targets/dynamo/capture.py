@@ -57,6 +57,7 @@ from torch._logging._internal import LazyTraceHandler, TorchLogsFormatter, trace
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -500,6 +501,8 @@ class _TraceListener(logging.Handler):
         metadata: dict[str, Any] = getattr(record, "metadata", {})
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         is_break = metadata.get("artifact", {}).get("name") == _BREAK_ARTIFACT
+        if not is_break and "dynamo_start" not in metadata:
+            return  # of hundreds for each frame; the stack is long
         if writes_the_trace():
             self._captured.cuts_counted -= is_break
         elif "dynamo_start" in metadata:
@@ -766,6 +769,62 @@ def interpreted_backend(graph: GraphModule, _inputs: list[Any]) -> Callable[...,
 
 
 interpreted_backend.__name__ = "eager"  # the name in torch's own messages
+
+
+def outputs_by_size(graph: GraphModule) -> Callable[..., Any] | None:
+    """Return what makes tensors like the outputs of a graph of Dynamo, instead of running it.
+
+    It is for fake tensors, in a call of which nothing reads a result. None where running the graph
+    may show more: it changes an input, or returns something else than dense tensors of floats, or
+    torch puts off a check of a size until it runs.
+    """
+    inputs = graph.graph.find_nodes(op="placeholder")
+    (output,) = graph.graph.find_nodes(op="output")
+    examples = [node.meta.get("example_value") for node in inputs]
+    tensors = [value for value in examples if isinstance(value, torch.Tensor)]
+    symbols = {
+        value.node.expr: position
+        for position, value in enumerate(examples)
+        if isinstance(value, torch.SymInt)
+    }
+    results = [getattr(node, "meta", {}).get("example_value") for node in output.args[0]]
+    given = {node: position for position, node in enumerate(inputs)}
+    positions = [given.get(node) for node in output.args[0]]
+    environment: Any = getattr(TracingContext.get().fake_mode, "shape_env", None)
+    if (
+        not all(map(_is_dense_float, results))
+        or not free_symbols(results) <= symbols.keys()
+        or free_unbacked_symbols(tensors)
+        or any(tensor._version for tensor in tensors)
+        or environment is None
+        or environment.deferred_runtime_asserts
+    ):
+        return None
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        sizes = {symbol: args[position] for symbol, position in symbols.items()}
+
+        def known(several: Iterable[Any]) -> list[int]:
+            return [n if isinstance(n, int) else int(n.node.expr.xreplace(sizes)) for n in several]
+
+        return tuple(
+            torch.empty_strided(
+                known(value.shape), known(value.stride()), dtype=value.dtype, device=value.device
+            )
+            if position is None
+            else args[position]
+            for position, value in zip(positions, results, strict=True)
+        )
+
+    return run
+
+
+def _is_dense_float(value: Any) -> bool:
+    return (
+        isinstance(value, FakeTensor)
+        and value.layout is torch.strided
+        and (value.is_floating_point() or value.is_complex())
+    )
 
 
 def capturing_backend(subject: Subject) -> Backend:

@@ -35,11 +35,14 @@ from compilewatch.worker.example_inputs.sizes import BATCH, SEQUENCE, inputs_of,
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo import capture as captures
-from compilewatch.worker.targets.dynamo.capture import Backend, Capture, call_once
+from compilewatch.worker.targets.dynamo.capture import Capture, call_once
 from compilewatch.worker.targets.dynamo.versions import Version, Versions
 
 RECOMPILE_LIMIT = "GB0039"
 """The graph break of a frame at the limit, in torch 2.11 to 2.15; 2.9 reports none."""
+
+TIME_SHARE = 0.9
+"""Of the phase's deadline: on a busy machine, calls take several times their CPU time."""
 
 RECOMPILATIONS_KEPT = 30
 """A sweep stores the causes of so many."""
@@ -58,22 +61,24 @@ class Series:
     """What the last call has returned."""
 
     def __init__(
-        self, subject: Subject, dynamic: bool | None, backend: Backend, compiled_with: Compiled
+        self, subject: Subject, dynamic: bool | None, compiled_with: Compiled | None
     ) -> None:
         self._subject, self._dynamic = subject, dynamic
+        backend = captures.capturing_backend(subject)
         self.versions = Versions(dynamic=dynamic)
         self.compile_ids: list[str] = []
         self._ran: list[int] = []
         self.calls: list[ShapeCall] = []
         self.breaks: list[GraphBreak] = []
         self.limit: StackFrame | None = None
+        self._whole = compiled_with is None and backend is captures.interpreted_backend
 
         def recorder(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             number, compile_id = len(self.compile_ids), self.versions.graph(graph)
             if compile_id not in self.versions.compiled:
                 return backend(graph, inputs)  # torch 2.9 compiles functions of the fake mode, too
             self.compile_ids.append(compile_id)
-            compiled = backend(graph, inputs)
+            compiled = self._unread(graph, compile_id) or backend(graph, inputs)
 
             def run(*args: Any) -> Any:
                 self._ran.append(number)
@@ -82,7 +87,17 @@ class Series:
             return run
 
         recorder.__name__ = getattr(backend, "__name__", "backend")  # torch's messages name it
+        if compiled_with is None:
+            compiled_with = partial(torch.compile, subject.module, dynamic=dynamic)
         self._compiled = compiled_with(backend=recorder)
+
+    def _unread(self, graph: GraphModule, compile_id: str) -> Callable[..., Any] | None:
+        """What stands for a graph that is the whole call, so that nothing reads its outputs."""
+        entry = next(iter(self.versions.compiled)).partition("/")[0]
+        reason: Any = getattr(graph, "compile_subgraph_reason", None)
+        self._whole = self._whole and compile_id.partition("/")[0] == entry
+        self._whole = self._whole and not (reason is not None and reason.graph_break)
+        return captures.outputs_by_size(graph) if self._whole else None
 
     def call(self, sizes: dict[str, int], inputs: ExampleInputs) -> ShapeCall:
         """Call the compiled model, and return what that compiled; an exception is recorded."""
@@ -203,30 +218,16 @@ def series(
     It is called in the mode of the request, on its own tensors, with the backend of the target.
     `compiled_with` compiles something else with a backend, such as one method of the model.
     """
-    if compiled_with is None:
-        compiled_with = partial(torch.compile, subject.module, dynamic=dynamic)
     subject.forget()
     with captures.tensors(subject):
-        yield Series(subject, dynamic, captures.capturing_backend(subject), compiled_with)
+        yield Series(subject, dynamic, compiled_with)
 
 
 def traced(
     subject: Subject, calls: Sequence[dict[str, int]], *, dynamic: bool | None
 ) -> ShapeSeries:
-    """Return what the calls compile, of a model that nothing has called.
-
-    A call that fails is made in eager mode, too: what the model itself rejects says nothing.
-    """
-    recorded = subject.in_fork(partial(_called, calls, dynamic), ShapeSeries)
-    return msgspec.structs.replace(
-        recorded,
-        calls=tuple(
-            msgspec.structs.replace(call, rejected=is_rejected(subject, call.sizes))
-            if call.error
-            else call
-            for call in recorded.calls
-        ),
-    )
+    """Return what the calls compile, of a model that nothing has called."""
+    return judged(subject, subject.in_fork(partial(_called, calls, dynamic), ShapeSeries))
 
 
 def _called(calls: Sequence[dict[str, int]], dynamic: bool | None, subject: Subject) -> ShapeSeries:
@@ -237,28 +238,38 @@ def _called(calls: Sequence[dict[str, int]], dynamic: bool | None, subject: Subj
         return compiled.record()
 
 
-def is_rejected(subject: Subject, sizes: dict[str, int]) -> bool:
-    """Whether the model fails for these sizes in eager mode."""
+def judged(
+    subject: Subject,
+    recorded: ShapeSeries,
+    inputs: Callable[[Subject, dict[str, int]], ExampleInputs] = inputs_of,
+) -> ShapeSeries:
+    """Make calls that fail in eager mode, too: what the model itself rejects says nothing."""
 
-    def fails(inside: Subject) -> bool:
+    def rejects(sizes: dict[str, int], inside: Subject) -> bool:
         try:
             with inside.tensors():
-                call_once(replace(inside, inputs=inputs_of(inside, sizes)), inside.module)
+                call_once(replace(inside, inputs=inputs(inside, sizes)), inside.module)
         except Exception:  # noqa: BLE001  (model code)
             return True
         return False
 
-    return subject.in_fork(fails, bool)
+    calls = tuple(
+        msgspec.structs.replace(call, rejected=subject.in_fork(partial(rejects, call.sizes), bool))
+        if call.error
+        else call
+        for call in recorded.calls
+    )
+    return msgspec.structs.replace(recorded, calls=calls)
 
 
 def shapes_of(subject: Subject) -> Shapes:
     """Return what the standard trace compiles, or why that is not known; never raises.
 
-    It has a fork with half of the time of its phase, so that it cannot cost the verdict: neither a
+    It has a fork with most of the time of its phase, so that it cannot cost the verdict: neither a
     crash nor a call that does not end.
     """
     subject.enter(Phase.PROFILE)
-    limit = subject.request.deadlines.profile_seconds / 2
+    limit = TIME_SHARE * subject.request.deadlines.profile_seconds
     try:
         return subject.in_fork(_standard_series, Shapes, limit_seconds=limit)
     except Exception as error:  # noqa: BLE001  (the edge to the compiler and to the model)
@@ -270,24 +281,21 @@ def _standard_series(subject: Subject) -> Shapes:
     memory = subject.request.memory_limit_bytes // 2
     forked.limit(resource.RLIMIT_DATA, forked.mapped_bytes() + memory)
     sizes = sizes_of(subject)
-    batches = [{BATCH: batch} for batch in dict.fromkeys(batch for batch, _ in STANDARD_TRACE)]
     if BATCH not in sizes:
         return Shapes(problem="the inputs have no batch")
     if subject.request.depth is Depth.FULL and subject.fake_mode is not None:
         request = msgspec.structs.replace(subject.request, depth=Depth.REDUCED)
         module = build_model(request, subject.fake_mode).module.train(subject.module.training)
         subject = replace(subject, request=request, module=module)
-    calls = batches
-    if SEQUENCE in sizes:
-        calls = [{BATCH: batch, SEQUENCE: sequence} for batch, sequence in STANDARD_TRACE]
-    as_called = traced(subject, calls, dynamic=None)
-    if SEQUENCE in sizes and all(call.rejected for call in as_called.calls):
-        calls = batches  # its text has a length that something else of the inputs determines
+    traces = [[{BATCH: batch} for batch in dict.fromkeys(batch for batch, _ in STANDARD_TRACE)]]
+    if SEQUENCE in sizes:  # unless something else of the inputs determines its length
+        traces.insert(0, [{BATCH: batch, SEQUENCE: length} for batch, length in STANDARD_TRACE])
+    for calls in traces:
         as_called = traced(subject, calls, dynamic=None)
-    if all(call.rejected for call in as_called.calls):
-        return Shapes(problem=f"the model rejects each batch: {as_called.calls[0].error}")
-    dynamic = traced(subject, calls, dynamic=True)
-    return Shapes(as_called=_figures(as_called), dynamic=_figures(dynamic))
+        if not all(call.rejected for call in as_called.calls):
+            dynamic = traced(subject, calls, dynamic=True)
+            return Shapes(as_called=_figures(as_called), dynamic=_figures(dynamic))
+    return Shapes(problem=f"the model rejects each batch: {as_called.calls[0].error}")
 
 
 def _figures(recorded: ShapeSeries) -> TraceFigures:

@@ -192,9 +192,12 @@ class Versions(logging.Handler):
             trace_log.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
+        metadata: dict[str, Any] = getattr(record, "metadata", {})
+        is_reason = metadata.get("artifact", {}).get("name") == "recompile_reasons"
+        if not is_reason and metadata.keys().isdisjoint(("dynamo_start", "guard_added_fast")):
+            return  # of hundreds for each frame; the stack is long
         if writes_the_trace():
             return
-        metadata: dict[str, Any] = getattr(record, "metadata", {})
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
         if "dynamo_start" in metadata:
             if (frame := _place(_interned(metadata["dynamo_start"]["stack"]))) is not None:
@@ -202,14 +205,14 @@ class Versions(logging.Handler):
                 # The first evaluation counts: others give their frames the same numbers.
                 version = Version(compile_id, self.call, frame, reasons)
                 self.compiled.setdefault(compile_id, version)
-        elif metadata.get("artifact", {}).get("name") == "recompile_reasons":
+        elif is_reason:
             payload = str(getattr(record, "payload", ""))
             several = json.loads(payload) if payload.startswith("[") else [payload]
             self._reasons.setdefault(compile_id, tuple(several))
-        elif "guard_added_fast" in metadata and compile_id in self.compiled:
-            guard = metadata["guard_added_fast"]
-            needs = self.compiled[compile_id].needs
-            needs.setdefault(guard["expr"], _place(_interned(guard.get("user_stack") or ())))
+        elif compile_id in self.compiled:
+            guard, needs = metadata["guard_added_fast"], self.compiled[compile_id].needs
+            if guard["expr"] not in needs:
+                needs[guard["expr"]] = _place(_interned(guard.get("user_stack") or ()))
 
     def graph(self, graph: GraphModule) -> str:
         """Take note of the sizes of a graph's tensors; returns its compile id."""

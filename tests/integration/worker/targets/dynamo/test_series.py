@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+import torch
+from torch import Tensor, nn
+
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import (
     FactoryBuild,
@@ -13,6 +17,9 @@ from compilewatch.records import (
     Target,
     Tier,
 )
+from compilewatch.worker.example_inputs.sizes import inputs_of
+from compilewatch.worker.targets.dynamo.series import series
+from tests.integration.worker.targets.conftest import MakeSubject
 
 MODELS = """
 import os
@@ -69,3 +76,43 @@ def test_a_sweep_stores_what_the_standard_trace_compiles(
     assert crashing is not None
     assert crashing.as_called is None
     assert "SIGKILL" in crashing.problem
+
+
+class Cut(nn.Module):
+    """Returns what its input alone determines, and views of it."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, int]:
+        return torch.cat([x, x[:, 1:]], 1).T, x, 2 * x.shape[0]
+
+
+class Counting(nn.Module):
+    """Counts its calls where the caller can read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return x + 1
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_outputs_have_the_sizes_of_the_calls_and_what_is_changed_is_counted(
+    make_subject: MakeSubject, dynamic: bool | None
+) -> None:
+    cut = make_subject(Cut, tier=Tier.FAKE)
+    with series(cut, dynamic=dynamic) as compiled:
+        for batch in (4, 5, 7, 1):
+            inputs = inputs_of(cut, {"x.0": batch})
+            call = compiled.call({"x.0": batch}, inputs)
+            turned, same, twice = compiled.output
+            assert (call.error, len(call.served_by)) == ("", 1)
+            assert (turned.shape, turned.stride()) == ((7, batch), (1, 7))
+            assert same is inputs.args[0]
+            assert twice == 2 * batch
+    counting = make_subject(Counting, tier=Tier.FAKE)
+    with series(counting, dynamic=dynamic) as compiled:
+        for batch in (4, 5, 7):
+            compiled.call({"x.0": batch}, inputs_of(counting, {"x.0": batch}))
+    assert counting.module.calls._version == 3
