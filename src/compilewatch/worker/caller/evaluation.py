@@ -302,10 +302,13 @@ def _with_sizes(
     subject.enter(Phase.COMPILE)
     shapes, of_calls = subject.in_fork(called, tuple[ShapeSeries, list[records.GraphBreak]])
     breaks = graph_breaks.merge((*outcome.breaks, *of_calls))
+    detail = f"compilations {shapes.compilations} in {len(shapes.calls)} calls"
+    if not shapes.graphs and not breaks:
+        detail += ": the first one computes nothing, and Dynamo runs all in eager mode"
     outcome = msgspec.structs.replace(
         outcome,
         status=Status.GRAPH_BREAK if breaks else outcome.status,
-        detail=f"compilations {shapes.compilations} in {len(shapes.calls)} calls",
+        detail=detail,
         breaks=breaks,
         graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
         distinct_breaks=len(breaks),
