@@ -34,7 +34,7 @@ def evaluated(model: type[torch.nn.Module], folder: Path) -> OneGraph:
         artifacts=folder,
         enter=lambda _phase: None,
     )
-    evaluate(subject, {"domains": DOMAINS, "ends": []})
+    evaluate(subject, {"domains": DOMAINS, "limits": []})
     return msgspec.json.decode((folder / REPORT_FILE).read_bytes(), type=OneGraph)
 
 

@@ -10,9 +10,14 @@ from compilewatch.api.choose import one_request
 from compilewatch.cli import options
 from compilewatch.cli.progress import spinner
 from compilewatch.errors import UsageError
-from compilewatch.extras.shapes.buckets import buckets_of, frequencies
 from compilewatch.extras.shapes.text import picture, shape_text
-from compilewatch.extras.shapes.tracing import served_by_trace, served_by_values, shapes_of
+from compilewatch.extras.shapes.tracing import (
+    buckets_of,
+    frequencies,
+    served_by_trace,
+    served_by_values,
+    shapes_of,
+)
 from compilewatch.report.terminal import console
 
 

@@ -50,13 +50,14 @@ class Buckets(Record, frozen=True, kw_only=True):
 
 
 class SizeLimit(Record, frozen=True, kw_only=True):
-    """The last `size` of a dimension that the model itself accepts, in eager mode.
+    """The largest (`upper`) or smallest size of a dimension that the model accepts in eager mode.
 
-    `error` is what it raises for others, and `place` the line that does.
+    `error` is what it raises beyond, and `place` the line that does.
     """
 
     name: str
     size: int
+    upper: bool
     error: str
     place: CodePlace
 

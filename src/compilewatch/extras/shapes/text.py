@@ -39,7 +39,8 @@ def shape_text(model: str, report: ShapeReport) -> Group:
     parts: list[RenderableType] = [plain(f"{model}: {counts}", "bold")]
     parts += (
         plain(
-            f"{limit.name} ends at {limit.size:,}: beyond it the model itself fails, "
+            f"{limit.name} {'ends' if limit.upper else 'begins'} at {limit.size:,}: "
+            f"{'beyond' if limit.upper else 'below'} it the model itself fails, "
             f"{limit.place.file}:{limit.place.line}: {limit.error}"
         )
         for limit in report.limits

@@ -1,12 +1,18 @@
-"""`shapes` for one model: the sizes that are called, and the process that calls them."""
+"""`shapes` for one model: the sizes that are served, the processes that call them, and buckets.
+
+Buckets are a few sizes to which calls are padded, for compilers that take one shape a graph.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +22,19 @@ from compilewatch.api.choose import local_launcher
 from compilewatch.config import Settings
 from compilewatch.environments import Environments, last_line, worker_variables
 from compilewatch.errors import InputsError, UsageError
-from compilewatch.extras.shapes.records import REPORT_FILE, OneGraph, PlanProof, ShapeReport
+from compilewatch.extras.shapes.records import (
+    REPORT_FILE,
+    Buckets,
+    OneGraph,
+    PlanProof,
+    ShapeReport,
+)
 from compilewatch.launchers import Launcher
 from compilewatch.records import Depth, Request, Status, Tier, Variants, Work
 
 PROOF_SECONDS = 900.0
+
+MOST_BUCKETS = 8
 
 _WAITING = """
 import sys, torch, torch._dynamo
@@ -32,23 +46,14 @@ exec(compile(sys.stdin.read(), "plan.py", "exec"), {"__name__": "__main__"})
 """
 
 
-class _Counted(msgspec.Struct):
-    first: int
-    graphs: int
-    sample: int
+class _Printed(PlanProof, frozen=True, kw_only=True):
+    """What the script of a plan prints: a proof, and what may speak against it.
 
+    `graphs` are those after the first calls and after all, of both parts of the script.
+    """
 
-class _Compared(msgspec.Struct):
-    first: int
-    graphs: int
-    compared: tuple[dict[str, int], ...]
-    differences: list[tuple[dict[str, int], str]]
-    late: tuple[dict[str, int], ...]
-
-
-class _Printed(msgspec.Struct):
-    counted: _Counted
-    compared: _Compared
+    differences: tuple[tuple[dict[str, int], str], ...]
+    graphs: tuple[int, ...]
 
 
 def shapes_of(
@@ -71,6 +76,7 @@ def shapes_of(
     environments = Environments(settings.cache_folder)
     interpreter = environments.interpreter(request.target.environment)
     variables = worker_variables(interpreter)
+    report: ShapeReport | None = None
     unconfirmed: dict[str, str] = {}
     with (
         tempfile.TemporaryDirectory(prefix="compilewatch-") as scratch,
@@ -78,9 +84,15 @@ def shapes_of(
     ):
         while True:
             with prover(str(interpreter.path), variables) as prove:
-                report = _report(
-                    launcher, request, served, Path(scratch), list(unconfirmed), generate=generate
-                )
+                options = {
+                    "domains": served.domains,
+                    "calls": served.calls,
+                    "known": report,
+                    "without": list(unconfirmed),
+                    "generate": generate,
+                }
+                content = _content(launcher, _reduced(request, "shapes", options), Path(scratch))
+                report = msgspec.json.decode(content, type=ShapeReport)
                 if (plan := report.plan) is not None:
                     proof = prove(plan.script)
                     if isinstance(proof, str):
@@ -95,31 +107,12 @@ def shapes_of(
             )
 
 
-def _report(
-    launcher: Launcher,
-    request: Request,
-    served: Served,
-    scratch: Path,
-    without: Sequence[str],
-    *,
-    generate: bool,
-) -> ShapeReport:
-    options = {
-        "domains": served.domains,
-        "calls": served.calls,
-        "without": without,
-        "generate": generate,
-    }
-    request = _reduced(request, "shapes", options)
-    return msgspec.json.decode(_content(launcher, request, scratch), type=ShapeReport)
-
-
 def _one_graph(
     launcher: Launcher, request: Request, served: Served, scratch: Path, report: ShapeReport
 ) -> OneGraph:
     """Run one graph without guards, on real tensors."""
-    ends = [(limit.name, limit.size) for limit in report.limits]
-    request = _reduced(request, "one-graph", {"domains": served.domains, "ends": ends})
+    options = {"domains": served.domains, "limits": report.limits}
+    request = _reduced(request, "one-graph", options)
     request = msgspec.structs.replace(request, tier=Tier.REAL)
     return msgspec.json.decode(_content(launcher, request, scratch), type=OneGraph)
 
@@ -162,18 +155,14 @@ def prover(python: str, variables: dict[str, str]) -> Iterator[Callable[[str], P
             except subprocess.TimeoutExpired:
                 return f"not within {PROOF_SECONDS:g} s"
             try:
-                found = msgspec.json.decode(out.splitlines()[-1], type=_Printed)
+                printed = msgspec.json.decode(out.splitlines()[-1], type=_Printed)
             except (IndexError, msgspec.DecodeError):
                 return last_line(err)
-            for sizes, difference in found.compared.differences:
+            for sizes, difference in printed.differences:
                 return f"{', '.join(f'{n} {s}' for n, s in sizes.items())}: {difference}"
-            if process.returncode:
-                return f"compiles more than its first calls: {found}"
-            return PlanProof(
-                sample=found.counted.sample,
-                compared=found.compared.compared,
-                late=found.compared.late,
-            )
+            if len(set(printed.graphs)) > 1:
+                return f"compiles more than its first calls: {printed.graphs}"
+            return msgspec.convert(printed, PlanProof, from_attributes=True)
 
         try:
             yield prove
@@ -240,3 +229,49 @@ def served_by_values(vary: Sequence[str]) -> Served:
     return Served(
         {name: (False, tuple(sorted(sizes))) for name, (_, sizes) in domains.items()}, calls
     )
+
+
+def frequencies(served: Served) -> dict[str, dict[int, int]]:
+    """Return how often each size of each dimension is served, in ascending order.
+
+    Without calls, all sizes are served equally often.
+    """
+    counts = {
+        name: Counter(call[name] for call in served.calls)
+        or Counter(range(sizes[0], sizes[1] + 1) if is_range else sizes)
+        for name, (is_range, sizes) in served.domains.items()
+    }
+    return {name: dict(sorted(sizes.items())) for name, sizes in counts.items()}
+
+
+def buckets_of(frequency: Mapping[int, int]) -> tuple[Buckets, ...]:
+    """Return the best one bucket, two, and so on, up to `MOST_BUCKETS`: they compute the least.
+
+    `frequency` is how often each size is served, in ascending order. It is exact: the last bucket
+    is the largest size, and what is below it is a smaller problem. That end never moves down where
+    sizes are added, so that it is searched by halves.
+    """
+    sizes, counts = list(frequency), [0, *itertools.accumulate(frequency.values())]
+    served = sum(size * count for size, count in frequency.items())
+    cost: list[float] = [0, *(math.inf for _ in sizes)]  # of the first sizes, computed at least
+    chosen: list[tuple[int, ...]] = [() for _ in counts]
+    results: list[Buckets] = []
+    for number in range(1, min(MOST_BUCKETS, len(sizes)) + 1):
+        below, buckets = cost, chosen
+        cost, chosen = [math.inf] * len(counts), [()] * len(counts)
+        spans = [(number, len(sizes), number - 1, len(sizes) - 1)]
+        while spans:  # the number of sizes, and of those below the last bucket: from, to
+            low, high, least, most = spans.pop()
+            middle = (low + high) // 2
+            cost[middle], end = min(
+                (below[end] + sizes[middle - 1] * (counts[middle] - counts[end]), end)
+                for end in range(least, min(most, middle - 1) + 1)
+            )
+            chosen[middle] = (*buckets[end], sizes[middle - 1])
+            sides = ((low, middle - 1, least, end), (middle + 1, high, end, most))
+            spans += [span for span in sides if span[0] <= span[1]]
+        best = chosen[-1]
+        worst = max((1 - size / best[bisect_left(best, size)] for size in sizes if size), default=0)
+        padding = 1 - served / max(cost[-1], 1)
+        results.append(Buckets(sizes=best, padding=padding, worst=worst))
+    return tuple(results)

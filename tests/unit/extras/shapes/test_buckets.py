@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.extras.shapes.buckets import MOST_BUCKETS, buckets_of, frequencies
-from compilewatch.extras.shapes.tracing import served_by_trace, served_by_values
+from compilewatch.extras.shapes.tracing import (
+    MOST_BUCKETS,
+    buckets_of,
+    frequencies,
+    served_by_trace,
+    served_by_values,
+)
 
 
 @given(st.dictionaries(st.integers(1, 60), st.integers(1, 9), min_size=1, max_size=10))

@@ -21,7 +21,7 @@ import torch._dynamo
 from torch.fx import GraphModule
 
 from compilewatch.contract.failures import one_line
-from compilewatch.extras.shapes.records import REPORT_FILE, OneGraph, ServedSize
+from compilewatch.extras.shapes.records import REPORT_FILE, OneGraph, ServedSize, SizeLimit
 from compilewatch.extras.shapes.worker.search import (
     Domains,
     Geometry,
@@ -30,6 +30,7 @@ from compilewatch.extras.shapes.worker.search import (
     domains_of,
     geometry_of,
     middle,
+    within,
 )
 from compilewatch.extras.shapes.worker.serving import Sizes
 from compilewatch.records import Phase, StackFrame, Status, TargetOutcome
@@ -44,7 +45,7 @@ _BUDGET_SECONDS = 120.0
 
 
 def one_graph(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
-    """Write to a file what one graph computes for the sizes of `domains` within `ends`.
+    """Write to a file what one graph computes for the sizes of `domains` within `limits`.
 
     Needs real tensors. The backend is that of the request, or Inductor, as servers have it.
     """
@@ -55,11 +56,8 @@ def one_graph(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     backend = subject.request.target.backend or "inductor"
     if backend == "inductor":
         prepare_tool_chain()
-    domains = domains_of(values)
-    captured = middle(geometry_of(subject, list(domains)), domains)
-    for name, end in values["ends"]:
-        upper = end >= captured[name]
-        domains[name] = [size for size in domains[name] if (size <= end if upper else size >= end)]
+    limits = msgspec.convert(values["limits"], tuple[SizeLimit, ...])
+    domains = within(domains_of(values), limits)
     with config.patch(compile_threads=1, fallback_random=True), fresh_cache():
         record = subject.in_fork(partial(_one_graph, domains, backend), OneGraph)
     (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(record))

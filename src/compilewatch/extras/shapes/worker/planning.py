@@ -87,12 +87,12 @@ class Candidate:
     dynamic: bool | None = None
 
 
-class Tried(msgspec.Struct):
-    """What a candidate compiled, what is called first, and where its graphs begin and end."""
+class Traced(msgspec.Struct):
+    """A series, which graph serves which sizes, and of a plan where its graphs begin and end."""
 
     series: ShapeSeries
     served: ServedSizes
-    bounds: list[Sizes]
+    bounds: list[Sizes] = []
 
 
 class Planner:
@@ -117,11 +117,11 @@ class Planner:
         if fewest <= self.least:
             return None
         candidates = [each for each in self._candidates() if each.title not in without]
-        tried: dict[str, Tried] = {}
+        tried: dict[str, Traced] = {}
         # Without sizes 0 and 1 the simple ones may do, and with them they cannot.
         for candidate in reversed(candidates) if self._small else candidates:
             attempt = partial(self._tried, candidate)
-            result = self._geometry.subject.in_fork(attempt, Tried | None)
+            result = self._geometry.subject.in_fork(attempt, Traced | None)
             if result is not None:
                 tried[candidate.title] = result
                 if result.series.compilations == self.least:
@@ -240,7 +240,7 @@ class Planner:
                     label = f"{label}+{constant}" if constant else label.removeprefix("1*")
                     yield key, "decorators.mark_unbacked", dimension, {"shape_id": label}
 
-    def _tried(self, candidate: Candidate, subject: Subject) -> Tried | None:
+    def _tried(self, candidate: Candidate, subject: Subject) -> Traced | None:
         """Return what a candidate compiles; None where it fails, or breaks a graph."""
         geometry = replace(self._geometry, subject=subject, padded=candidate.padded)
         small = [name for name in self._small if geometry.of_call({name: 1}) == {name: 1}]
@@ -263,9 +263,9 @@ class Planner:
                 if call.error or compiled.limit is not None or call.compiled > self.least:
                     return None
             bounds = [self._middle | {n: size} for n in self._domains for size in caller.bounds(n)]
-            return Tried(compiled.record(), caller.served(), bounds)
+            return Traced(compiled.record(), caller.served(), bounds)
 
-    def _written(self, candidate: Candidate, tried: dict[str, Tried]) -> ShapePlan:
+    def _written(self, candidate: Candidate, tried: dict[str, Traced]) -> ShapePlan:
         best = tried[candidate.title]
         first = [call.sizes for call in best.series.calls if call.compiled]
         code = self._code(candidate, first)

@@ -134,8 +134,8 @@ def middle(geometry: Geometry, domains: Domains) -> Sizes:
     return chosen
 
 
-def bounded(geometry: Geometry, domains: Domains) -> tuple[Domains, tuple[SizeLimit, ...]]:
-    """Leave out what eager mode rejects; returns the rest, and where each dimension ends.
+def limits_of(geometry: Geometry, domains: Domains) -> tuple[SizeLimit, ...]:
+    """Return where each dimension ends, as eager mode rejects what is beyond.
 
     Raises InputsError where it rejects sizes in the middle of all dimensions.
     """
@@ -148,34 +148,38 @@ def bounded(geometry: Geometry, domains: Domains) -> tuple[Domains, tuple[SizeLi
         ends = ((name, end) for name in domains for end in (0, len(domains[name]) - 1))
         return tuple(filter(None, (_limit(inside, domains, *end) for end in ends)))
 
-    limits = geometry.subject.in_fork(all_limits, tuple[SizeLimit, ...])
+    return geometry.subject.in_fork(all_limits, tuple[SizeLimit, ...])
+
+
+def within(domains: Domains, limits: Iterable[SizeLimit]) -> Domains:
+    """Return the sizes of each dimension that eager mode accepts."""
     bounds = dict(domains)
     for limit in limits:
         domain = bounds[limit.name]
-        upper = domain[-1] > limit.size
         at = domain.index(limit.size)
-        bounds[limit.name] = domain[: at + 1] if upper else domain[at:]
-    return bounds, limits
+        bounds[limit.name] = domain[: at + 1] if limit.upper else domain[at:]
+    return bounds
 
 
 def _limit(geometry: Geometry, domains: Domains, name: str, end: int) -> SizeLimit | None:
     """Return the last size towards an end that eager mode accepts; None where that is the end."""
-    domain, inner = domains[name], middle(geometry, domains)
+    domain, inner, upper = domains[name], middle(geometry, domains), end > 0
     accepted, limit = domain.index(inner[name]), rejection(geometry, inner | {name: domain[end]})
     if limit is None:
-        positions = _positions(geometry, domain) if name == SEQUENCE and end else end
+        positions = _positions(geometry, domain) if name == SEQUENCE and upper else end
         if positions == end:
             return None
         least = {other: sizes[0] for other, sizes in domains.items()}
         limit = _rejection_of_real(geometry, least | {name: domain[end]})
-        return limit and msgspec.structs.replace(limit, name=name, size=domain[positions])
+        size = domain[positions]
+        return limit and msgspec.structs.replace(limit, name=name, size=size, upper=upper)
     while abs(end - accepted) > 1:
         between = (accepted + end) // 2
         if (nearer := rejection(geometry, inner | {name: domain[between]})) is None:
             accepted = between
         else:
             end, limit = between, nearer
-    return msgspec.structs.replace(limit, name=name, size=domain[accepted])
+    return msgspec.structs.replace(limit, name=name, size=domain[accepted], upper=upper)
 
 
 def _positions(geometry: Geometry, domain: Sequence[int]) -> int:
@@ -208,7 +212,7 @@ def rejection(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
         frames = user_stack(traceback.extract_tb(error.__traceback__))
         frame = place_of([at for at in frames if not at.file.startswith("torch/")])
         place = CodePlace(file=frame.file, line=frame.line, function=frame.function)
-        return SizeLimit(name="", size=0, error=one_line(error), place=place)
+        return SizeLimit(name="", size=0, upper=True, error=one_line(error), place=place)
     return None
 
 
@@ -244,7 +248,8 @@ class Search:
             self.call(sizes)
 
     def call(self, sizes: Sizes) -> None:
-        self._compiled.call(sizes, self._geometry.inputs(sizes))
+        if self._compiled.call(sizes, self._geometry.inputs(sizes)).compiled:
+            self._served.clear()  # the newer graph may serve sizes of an older one
 
     def graph_for(self, sizes: Sizes) -> int | None:
         """Return the number of the first graph of a call; None where it would be compiled.

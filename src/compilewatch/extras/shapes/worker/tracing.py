@@ -10,32 +10,25 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.extras.shapes.records import REPORT_FILE, ServedSizes, ShapeReport
+from compilewatch.extras.shapes.records import REPORT_FILE, ShapeReport
 from compilewatch.extras.shapes.worker.generation import generation
-from compilewatch.extras.shapes.worker.planning import Planner
+from compilewatch.extras.shapes.worker.planning import Planner, Traced
 from compilewatch.extras.shapes.worker.search import (
     Domains,
     Geometry,
     Search,
-    bounded,
     domains_of,
     geometry_of,
-    rejection,
+    limits_of,
+    within,
 )
 from compilewatch.extras.shapes.worker.serving import Sizes
-from compilewatch.records import Phase, Record, ShapeSeries, Status, TargetOutcome
-from compilewatch.worker.subject import Subject
-from compilewatch.worker.targets.dynamo.series import series
+from compilewatch.records import Phase, Status, TargetOutcome
+from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.targets.dynamo.series import judged, series
 
 _MASK = re.compile(r"(?<!encoder_)attention_mask$|padding_mask$|^(pixel_)?mask$")
 """The names of arguments that say what is padding."""
-
-
-class Traced(Record, frozen=True, kw_only=True):
-    """A series, and which graph serves which sizes."""
-
-    series: ShapeSeries
-    served: ServedSizes
 
 
 def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
@@ -43,13 +36,25 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
 
     `domains` are the sizes of each dimension that are served, as (first, last) or a list; `calls`
     are made as they are, and without any a search finds them. Plans are tried `without` those of
-    these titles. With `generate`, texts are generated.
+    these titles. With `generate`, texts are generated. Of a report that is `known`, only the plan
+    is made again.
     """
     subject.enter(Phase.COMPILE)
-    calls: list[Sizes] = values["calls"]
-    domains: Domains = domains_of(values)
-    geometry = geometry_of(subject, list(domains))
-    domains, limits = bounded(geometry, domains) if not calls else (domains, ())
+    known = msgspec.convert(values["known"], ShapeReport | None)
+    geometry = geometry_of(subject, list(values["domains"]))
+    report = known or _report(geometry, values)
+    domains = within(domains_of(values), report.limits)
+    planner = Planner(geometry, domains, (report.as_called, report.dynamic))
+    report = msgspec.structs.replace(report, plan=planner.plan(values["without"]))
+    (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(report))
+    return TargetOutcome(status=Status.PASS, artifacts=(REPORT_FILE,))
+
+
+def _report(geometry: Geometry, values: dict[str, Any]) -> ShapeReport:
+    parameters = inspect.signature(geometry.subject.module.forward).parameters
+    domains, calls = domains_of(values), values["calls"]
+    limits = () if calls else limits_of(geometry, domains)
+    domains = within(domains, limits)
     search = not calls
     as_called = traced(geometry, domains, calls, dynamic=None, search=search)
     calls = [call.sizes for call in as_called.series.calls]
@@ -57,18 +62,14 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
     if len(dynamic.series.calls) > len(calls):
         calls = [call.sizes for call in dynamic.series.calls]
         as_called = traced(geometry, domains, calls, dynamic=None)
-    planner = Planner(geometry, domains, (as_called.series, dynamic.series))
-    report = ShapeReport(
+    return ShapeReport(
         as_called=as_called.series,
         dynamic=dynamic.series,
         served={"as called": as_called.served, "dynamic=True": dynamic.served},
         limits=limits,
-        masks=tuple(filter(_MASK.search, inspect.signature(subject.module.forward).parameters)),
-        generation=generation(subject) if values["generate"] else None,
-        plan=planner.plan(values["without"]),
+        masks=tuple(filter(_MASK.search, parameters)),
+        generation=generation(geometry.subject) if values["generate"] else None,
     )
-    (subject.artifacts / REPORT_FILE).write_bytes(msgspec.json.encode(report))
-    return TargetOutcome(status=Status.PASS, artifacts=(REPORT_FILE,))
 
 
 def traced(
@@ -79,10 +80,7 @@ def traced(
     dynamic: bool | None,
     search: bool = False,
 ) -> Traced:
-    """Return what the calls compile, of a model that nothing has called; with `search` also others.
-
-    A call that fails is made in eager mode, too: what the model itself rejects says nothing.
-    """
+    """Return what calls of a model that nothing has called compile; `search` adds some to these."""
 
     def called(subject: Subject) -> Traced:
         inside = replace(geometry, subject=subject)
@@ -95,20 +93,9 @@ def traced(
                     caller.call(sizes)
             return Traced(series=compiled.record(), served=caller.served())
 
+    def inputs(subject: Subject, sizes: Sizes) -> ExampleInputs:
+        return replace(geometry, subject=subject).inputs(sizes)
+
     result = geometry.subject.in_fork(called, Traced)
-    checked = tuple(
-        msgspec.structs.replace(call, rejected=is_rejected(geometry, call.sizes))
-        if call.error
-        else call
-        for call in result.series.calls
-    )
-    return Traced(
-        series=msgspec.structs.replace(result.series, calls=checked), served=result.served
-    )
-
-
-def is_rejected(geometry: Geometry, sizes: Sizes) -> bool:
-    """Whether the model fails for these sizes in eager mode."""
-    return geometry.subject.in_fork(
-        lambda subject: rejection(replace(geometry, subject=subject), sizes) is not None, bool
-    )
+    result.series = judged(geometry.subject, result.series, inputs)
+    return result
