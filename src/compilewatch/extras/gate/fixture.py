@@ -3,9 +3,7 @@
 import contextlib
 import functools
 import inspect
-import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +15,6 @@ import pytest
 from compilewatch.api.check import CheckResult, check
 from compilewatch.api.publish import stored_fix_for
 from compilewatch.config import load_settings
-from compilewatch.contract import processes
-from compilewatch.environments import last_line
 from compilewatch.errors import CompilewatchError, UsageError, did_you_mean
 from compilewatch.extras.gate import judgement
 from compilewatch.extras.gate.command import check_named
@@ -28,9 +24,6 @@ from compilewatch.extras.gate.plugin import PROPERTY, REPORTS, UPDATE
 from compilewatch.extras.gate.session import failure
 from compilewatch.records import Mode, Result
 from compilewatch.store import Store
-
-SEARCH_SHARE = 0.6
-"""Of the time for a fix; the rest is for the verification of what the search has found."""
 
 KEYWORDS = (*RULES, "kwargs", "calls", "mode", "backend", "dynamic", "vary")
 """Those of a call; all others are the model's."""
@@ -121,13 +114,8 @@ class CompileCheck:
         self._keep(report)
         if report.failed and (report.problems or not option(UPDATE)):
             fix: Iterable[str] = ()
-            if report.of("new") and option("--compilewatch-fix"):
-                seconds = option("--compilewatch-fix-timeout")
-                fix = (
-                    searched_fix(model, rules.root, mode=mode, dynamic=flag, seconds=seconds)
-                    if isinstance(model, str)
-                    else stored_fix(checked.result)
-                )
+            if report.of("new"):
+                fix = fix_lines(model, checked.result, rules.root, mode=mode, dynamic=flag)
             verbose = option("verbose") > 0
             pytest.fail(failure(report, update=UPDATE, verbose=verbose, fix=fix), pytrace=False)
         return checked
@@ -214,57 +202,28 @@ def _marked(marker: pytest.Mark | None) -> dict[str, Any]:
     return dict(marker.kwargs)
 
 
-def searched_fix(
-    model: str, root: Path, *, mode: str, dynamic: bool | None, seconds: float
+def fix_lines(
+    model: object, result: Result, root: Path, *, mode: str, dynamic: bool | None
 ) -> Iterator[str]:
-    """Search for a fix of a model by name, in separate processes; yield what to say of it."""
-    words = ["fix", model]
-    if ":" in model or model.endswith(".py"):
-        folders = [folder for folder in source_folders(root) if folder.is_dir()]
-        words += [word for folder in folders for word in ("--python-path", str(folder))]
-    if mode != Mode.EVAL:
-        words += ["--mode", mode]
-    if dynamic is not None:
-        words.append("--dynamic" if dynamic else "--static")
-    shown = shlex.join(["compilewatch", *words])
-    fix = _search(words, root, seconds)
-    if isinstance(fix, str):
-        yield f"fix:        {fix}: {shown}"
-    elif fix["status"] in ("verified", "improves"):
-        names = " and ".join(change["name"] for change in fix["changes"])
-        yield f"fix:        {names} (verified: {fix['detail']})"
-        yield from (f"    {line}".rstrip() for line in fix["code"].splitlines())
-        yield f"verify:     {shown} --save verify.py"
-    else:
-        yield f"fix:        {fix['detail']}: {shown}"
+    """Yield a stored fix of the same graph breaks, or the command that searches for one.
 
-
-def _search(words: Sequence[str], root: Path, seconds: float) -> dict[str, Any] | str:
-    """Return the record that `compilewatch fix` prints, or why there is none."""
-    command = [sys.executable, "-m", "compilewatch", *words, "--json"]
-    command += ["--max-seconds", str(max(1.0, seconds * SEARCH_SHARE))]
-    try:
-        ended = processes.run(command, seconds=seconds, cwd=root)
-        return dict(json.loads(ended.stdout))
-    except subprocess.TimeoutExpired:
-        return f"none is verified within {seconds:g} s"
-    except ValueError:
-        failure = f"the search ended with status {ended.returncode}"
-        return last_line(ended.stderr) if ended.stderr.strip() else failure
-
-
-def stored_fix(result: Result) -> Iterator[str]:
-    """Yield what a stored run has verified for the same graph breaks, and that it is of another."""
+    An object cannot be built anew in another process, and is not searched.
+    """
     fix = None
     with contextlib.suppress(CompilewatchError):
         fix = stored_fix_for(Store(Path(load_settings({}).output_dir)), result)
-    if fix is None:
-        yield (
-            "fix:        not searched, because an object cannot be built anew in another process: "
-            'check the model by its name ("package.module:factory")'
-        )
-        return
-    yield f"fix:        {' and '.join(fix.changes)}"
-    where = f"{fix.model} in run {fix.run}"
-    yield f"    verified for {where}, for the same graph break, and not for this model"
-    yield from (f"    {line}".rstrip() for line in fix.code.splitlines())
+    if fix is not None:
+        yield f"fix:        {' and '.join(fix.changes)}"
+        where = f"{fix.model} in run {fix.run}"
+        yield f"    verified for {where}, for the same graph break, and not for this model"
+        yield from (f"    {line}".rstrip() for line in fix.code.splitlines())
+    elif isinstance(model, str):
+        words = ["compilewatch", "fix", model]
+        if ":" in model or model.endswith(".py"):
+            folders = [folder for folder in source_folders(root) if folder.is_dir()]
+            words += [word for folder in folders for word in ("--python-path", str(folder))]
+        if mode != Mode.EVAL:
+            words += ["--mode", mode]
+        if dynamic is not None:
+            words.append("--dynamic" if dynamic else "--static")
+        yield f"fix:        {shlex.join(words)}"
