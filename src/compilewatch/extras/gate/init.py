@@ -1,7 +1,7 @@
 """`compilewatch init`: bring the gate into a repository: a test, the settings, and a workflow.
 
 Which models it tries is read from the source, without importing it: what a package exports comes
-first, then what its modules define. Each runs in a child before it is written.
+first, then what its modules define. Each runs in a separate process before it is written.
 """
 
 import ast
@@ -10,12 +10,10 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import textwrap
 import tomllib
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -39,7 +37,7 @@ MOST_MODELS = 2
 MOST_TRIES, MOST_PARAMETERS = 6, 30_000_000
 
 TRY_SECONDS, TRY_GIB = 15.0, 4.0
-"""The limits of a model that is tried; its test may take five times as long."""
+"""The limits of a model that is tried."""
 
 _NO_PACKAGES = ("tests", "test", "docs", "doc", "examples", "example", "scripts", "build", "dist")
 
@@ -101,24 +99,6 @@ def test_compiles_without_new_graph_breaks(compile_check, model):
     compile_check(model)
 '''
 
-_STEPS = """\
-      - run: python -m pip install compilewatch
-      - run: python -m pytest {test} --compilewatch-sarif=compilewatch.sarif
-      - uses: github/codeql-action/upload-sarif@v4
-        if: >-
-          !cancelled() && hashFiles('compilewatch.sarif') != ''
-          && github.event.pull_request.head.repo.fork != true
-        with:
-          sarif_file: compilewatch.sarif
-          category: compilewatch
-"""
-
-_ACTION = """\
-      - uses: {action}
-        with:
-          arguments: {test}
-"""
-
 _WORKFLOW = """\
 name: compilewatch
 on:
@@ -137,7 +117,16 @@ jobs:
         with:
           python-version: "3.12"
       - run: python -m pip install . pytest
-{steps}"""
+      - run: python -m pip install compilewatch
+      - run: python -m pytest {test} --compilewatch-sarif=compilewatch.sarif
+      - uses: github/codeql-action/upload-sarif@v4
+        if: >-
+          !cancelled() && hashFiles('compilewatch.sarif') != ''
+          && github.event.pull_request.head.repo.fork != true
+        with:
+          sarif_file: compilewatch.sarif
+          category: compilewatch
+"""
 
 
 class TriedModel(NamedTuple):
@@ -261,7 +250,7 @@ def _arguments(path: Path, node: ast.ClassDef) -> list[str] | None:
 def examples(root: Path) -> str:
     """Return a test of models that were tried, each with example inputs; "" if none can be tested.
 
-    Each runs in a child with limits of time and memory, and then the test that is written.
+    Each runs in a separate process with limits of time and memory.
     """
     tried = list(itertools.islice(candidates(root), MOST_TRIES))
     if not tried:
@@ -284,8 +273,7 @@ def examples(root: Path) -> str:
                 models[candidate.name.lower()] = (candidate, ", ".join(("model", *arguments)))
             if len(models) == MOST_MODELS:
                 break
-        passed = _passed(root, Path(folder, "test_compile.py"), models) if models else set()
-    return _test_of({name: model for name, model in models.items() if name in passed})
+    return _test_of(models)
 
 
 def _inputs(result: Result) -> list[str] | None:
@@ -324,39 +312,13 @@ def _test_of(models: Mapping[str, tuple[TriedModel, str]]) -> str:
     return _EXAMPLES.format(imports="\n".join(lines), tests="".join(tests)) if models else ""
 
 
-def _passed(root: Path, path: Path, models: Mapping[str, tuple[TriedModel, str]]) -> set[str]:
-    """Run a test of these models, each in a child with limits; return the names that pass."""
-    path.write_text(_test_of(models), encoding="utf-8")
-    junit = path.with_name("junit.xml")
-    seconds = 5 * TRY_SECONDS
-    options = ["-q", "-p", "no:cacheprovider", f"--rootdir={root}", f"--junitxml={junit}"]
-    options += [f"--compilewatch-{name}" for name in ("update", "isolate")]
-    options += [f"--compilewatch-memory={TRY_GIB}", f"--compilewatch-timeout={seconds}"]
-    options += [f"--compilewatch-baseline={path.with_name('baseline.json')}", str(path)]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [sys.executable, "-m", "pytest", *options],
-            cwd=root,
-            capture_output=True,
-            timeout=seconds * len(models),
-            check=False,
-        )
-    cases = ET.parse(junit).findall(".//testcase") if junit.is_file() else []
-    passed = [case for case in cases if case.find("failure") is None and case.find("error") is None]
-    return {case.get("name", "").removeprefix("test_") for case in passed}
-
-
-def changes(
-    root: Path, test: str, models: Sequence[str], action: str | None
-) -> tuple[dict[Path, str], list[str]]:
+def changes(root: Path, test: str, models: Sequence[str]) -> tuple[dict[Path, str], list[str]]:
     """Return what is to be written into each file, and a line for each that is left as it is.
 
     `test` is the content of the test; `models` are those that `compilewatch gate` checks.
-    `action` is `OWNER/REPOSITORY@REF` of a copy of compilewatch whose action the workflow uses.
     What is for pyproject.toml comes to its end.
     """
-    steps = (_ACTION if action else _STEPS).format(action=action, test=TEST)
-    workflow = _WORKFLOW.format(branch=_branch(root), steps=steps)
+    workflow = _WORKFLOW.format(branch=_branch(root), test=TEST)
     files = {root / TEST: test, root / WORKFLOW: workflow}
     left = [f"{path.relative_to(root)} exists" for path in files if os.path.lexists(path)]
     files = {path: text for path, text in files.items() if not os.path.lexists(path)}
@@ -407,22 +369,15 @@ def _branch(root: Path) -> str:
     metavar="MODULE:FACTORY",
     help="A model to check; may be given several times (default: small ones that work).",
 )
-@click.option(
-    "--action",
-    metavar="OWNER/REPOSITORY@REF",
-    help="Where the workflow finds compilewatch's action (default: it installs it by pip).",
-)
 @click.option("--yes", is_flag=True, help="Write without asking.")
-def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
+def command(*, models: tuple[str, ...], yes: bool) -> int:
     """Write a test, the settings and a GitHub workflow of the gate into this repository.
 
-    Without --model, it tries models of the packages, and tests up to two that work with example
-    inputs. It shows what it will write, and asks on a terminal. A file that exists is never
+    Without --model, it tries models of the packages, and writes a test of up to two that work with
+    example inputs. It shows what it will write, and asks on a terminal. A file that exists is never
     overwritten; pyproject.toml gets the table `[tool.compilewatch]` at its end if it has none.
     """
     root = project_root(Path.cwd())
-    if action is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)+@[\w./-]+", action):
-        raise UsageError(f"--action {action}: name OWNER/REPOSITORY@REF")
     if not all(model.strip() for model in models):
         raise UsageError("--model is empty: name MODULE:FACTORY")
     test = _TEST.format(models=_listed(models)) if models else ""
@@ -434,7 +389,7 @@ def command(*, models: tuple[str, ...], action: str | None, yes: bool) -> int:
                 "no model was found that can be built and called with examples: name one with "
                 "--model MODULE:FACTORY"
             )
-    files, left = changes(root, test, models, action)
+    files, left = changes(root, test, models)
     for path, content in files.items():
         what = "add to the end of" if path.name == PROJECT else "write"
         click.echo(f"{what} {path.relative_to(root)}:\n")

@@ -4,7 +4,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 
 from compilewatch.extras.gate.init import TEST, WORKFLOW, candidates, command
@@ -152,13 +151,6 @@ def test_nothing_is_overwritten(root: Path) -> None:
     assert "left as it is: tests/test_compile.py exists" in again.output
     assert "left as it is: pyproject.toml has a table [tool.compilewatch]" in again.output
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-
-
-def test_a_workflow_can_use_the_action(root: Path) -> None:
-    assert init("--yes", *MODELS, "--action", "team/compilewatch@v1").exception is None
-    steps = yaml.safe_load((root / WORKFLOW).read_text())["jobs"]["graph-breaks"]["steps"]
-    assert steps[-1] == {"uses": "team/compilewatch@v1", "with": {"arguments": TEST}}
-    assert "name OWNER/REPOSITORY@REF" in str(init("--action", "x; rm").exception)
 
 
 def test_without_models_it_says_what_to_name(
