@@ -27,10 +27,6 @@ GRACE_SECONDS = 2.0
 """The time for a program to write its last words."""
 
 
-class MemoryExpiredError(subprocess.TimeoutExpired):
-    """A program was ended because one of its processes took more memory than it may."""
-
-
 class Completed(subprocess.CompletedProcess[bytes]):
     """A program that has ended; `peak_bytes` is the peak of its largest process, if known."""
 
@@ -41,8 +37,6 @@ def run(
     command: Sequence[str],
     *,
     seconds: float,
-    memory_bytes: int | None = None,
-    warning: signal.Signals = signal.SIGTERM,
     content: bytes = b"",
     **options: Any,
 ) -> Completed:
@@ -50,8 +44,7 @@ def run(
 
     Its output goes to files, as a pipe stays open in what it has started. `content` is its standard
     input, `options` are those of `Popen`. Raises subprocess.TimeoutExpired, with what it printed,
-    where it takes longer than `seconds`, and MemoryExpiredError where one of its processes takes
-    more than `memory_bytes`. It gets the signal `warning` first.
+    where it takes longer than `seconds`; it gets the signal SIGTERM first.
     """
     with (
         tempfile.TemporaryFile() as feed,
@@ -63,35 +56,28 @@ def run(
             file.seek(0)
             return bytes(file.read())
 
-        def exceeded() -> type[subprocess.TimeoutExpired] | None:
-            if time.monotonic() >= end:
-                return subprocess.TimeoutExpired
-            completed.peak_bytes = larger(completed.peak_bytes, tree_peak_bytes(process.pid))
-            if memory_bytes is not None and (completed.peak_bytes or 0) > memory_bytes:
-                return MemoryExpiredError
-            return None
-
         feed.write(content)
         feed.seek(0)
         process = subprocess.Popen(
             command, stdin=feed, stdout=output, stderr=errors, start_new_session=True, **options
         )
         end = time.monotonic() + seconds
-        completed, limit = Completed(command, 0), None
+        completed, late = Completed(command, 0), False
         try:
-            while process.poll() is None and (limit := exceeded()) is None:
+            while process.poll() is None and not (late := time.monotonic() >= end):
+                completed.peak_bytes = larger(completed.peak_bytes, tree_peak_bytes(process.pid))
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(SAMPLE_SECONDS)
-            if limit is not None:
-                process.send_signal(warning)
+            if late:
+                process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_SECONDS)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if limit is not None:
-            raise limit(command, seconds, printed(output), printed(errors))
+        if late:
+            raise subprocess.TimeoutExpired(command, seconds, printed(output), printed(errors))
         completed.returncode = process.returncode
         completed.stdout, completed.stderr = printed(output), printed(errors)
         return completed

@@ -31,30 +31,20 @@ _ATTRIBUTE = "compilewatch"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compilewatch", "graph breaks of torch.compile")
-    flags = {
-        UPDATE: "write the graph breaks that the checks of this session meet to the baseline",
-        _STRICT: "fail for resolved graph breaks that the baseline still has, and for entries "
-        "without a reason and a link",
-        "--compilewatch-isolate": "run each test with checks in a separate process, with the "
-        "limits below",
-        "--compilewatch-fix": "name a verified fix in the message of a failed check, if one is "
-        "found in time",
-    }
-    for flag, text in flags.items():
+    for flag, text in (
+        (UPDATE, "write the graph breaks that the checks of this session meet to the baseline"),
+        (
+            _STRICT,
+            "fail for resolved graph breaks that the baseline still has, and for entries without "
+            "a reason and a link",
+        ),
+    ):
         group.addoption(flag, action="store_true", help=text)
     group.addoption(
         "--compilewatch-baseline",
         metavar="FILE",
         help="the baseline, relative to the root (default: compilewatch.baseline.json)",
     )
-    numbers: dict[str, tuple[str, float | None, str]] = {
-        "timeout": ("SECONDS", 600.0, "the deadline of an isolated test (default: 600)"),
-        "memory": ("GIB", None, "the memory of an isolated test (default: 3/4 of the machine's)"),
-        "fix-timeout": ("SECONDS", 60.0, "the time for a fix of a failed check (default: 60)"),
-    }
-    for name, (unit, default, text) in numbers.items():
-        option = f"--compilewatch-{name}"
-        group.addoption(option, metavar=unit, type=float, default=default, help=text)
     for name, what in (
         ("sarif", "SARIF 2.1.0, for code scanning"),
         ("summary", "a summary in Markdown (under GitHub Actions also that of the job)"),
@@ -69,8 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "compilewatch(own=, third_party=, recompilations=, captured_share=, fullgraph=, "
         "numerics=): what fails a check of compile_check in this test",
     )
-    # A worker of xdist reports to its controller, and an isolated test to its parent.
-    if not hasattr(config, "workerinput") and not hasattr(config.option, "compilewatch_child"):
+    if not hasattr(config, "workerinput"):  # a worker of xdist reports to its controller
         config.pluginmanager.register(_Collector(config), "compilewatch-collector")
 
 
@@ -80,23 +69,6 @@ def compile_check(request: pytest.FixtureRequest) -> CompileCheck:
     from compilewatch.extras.gate.fixture import CompileCheck
 
     return CompileCheck(request)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test with checks in a child, if that is requested."""
-    checks = "compile_check" in getattr(item, "fixturenames", ())
-    if not checks or not item.config.getoption("--compilewatch-isolate"):
-        return None
-    from compilewatch.extras.gate.isolation import isolated_reports
-
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in isolated_reports(item):
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    # What earlier tests have set up for this one's module is torn down as after any other test.
-    item.session._setupstate.teardown_exact(nextitem)
-    return True
 
 
 @pytest.hookimpl(wrapper=True)
