@@ -74,7 +74,6 @@ _OF_RUNS = frozenset(
     is_flag=True,
     help="Not graph breaks, but lines that need a compilation for another size.",
 )
-@click.option("--cost", is_flag=True, help="Time calls with a verified fix and without it.")
 @click.option(
     "--save", type=click.Path(dir_okay=False), help="Write the script that verifies the fix."
 )
@@ -96,7 +95,6 @@ def command(
     max_model_seconds: float,
     no_rewrites: bool,
     shapes: bool,
-    cost: bool,
     save: str | None,
     patch: str | None,
     verbose: bool,
@@ -147,7 +145,6 @@ def command(
             settings,
             limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
             rewrites=not no_rewrites,
-            cost=cost,
             shapes=shapes,
             report=partial(_report, console(stderr=True)),
         )

@@ -132,18 +132,6 @@ class Rejection(Record, frozen=True, kw_only=True):
     reason: str
 
 
-class FixCost(Record, frozen=True, kw_only=True):
-    """Seconds of a call in eager mode, and compiled by Inductor without the fix and with it.
-
-    Medians of interleaved measurements, with one thread, for the first shape of the script; in mode
-    train with a backward. None where the compiler raises an error.
-    """
-
-    eager: float | None
-    without: float | None
-    with_fix: float | None = msgspec.field(name="with")
-
-
 class Region(Record, frozen=True, kw_only=True):
     """A submodule that is one graph by itself, with its share of the model's operators."""
 
@@ -176,8 +164,7 @@ class Fix(Record, frozen=True, kw_only=True):
     `breaks` are those of the model as it is and `left` those that remain. `code` is the context
     manager to paste, `patch` its rewrites as a unified diff, `script` what verified it: plain
     PyTorch, complete. `trials` are all evaluations in order, `rejections` what the script did not
-    accept. `cost` is measured with `--cost` only. `limit` says which limit ended the search, and is
-    empty if it came to its end.
+    accept. `limit` says which limit ended the search, and is empty if it came to its end.
     """
 
     model: str
@@ -194,7 +181,6 @@ class Fix(Record, frozen=True, kw_only=True):
     trials: tuple[FixTrial, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     regions: tuple[Region, ...] = ()
-    cost: FixCost | None = None
     limit: str = ""
     seconds: float = 0.0
     version: int = FIXES_VERSION
@@ -244,8 +230,7 @@ class RunFix(Record, frozen=True, kw_only=True):
     the code that searched and verified: another version of it searches again where nothing was
     verified, and so do larger limits than `max_evaluations` and `max_seconds` where the search
     reached one. `script_file` is the path of the script from the run's folder; that of `fix` is
-    empty. `after` names the models whose changes were tried before. `reused_from` is the run that
-    it was taken from.
+    empty. `reused_from` is the run that it was taken from.
     """
 
     key: str
@@ -256,8 +241,6 @@ class RunFix(Record, frozen=True, kw_only=True):
     target: Target
     origin: FixOrigin
     fix: Fix
-    downloads: int | None = None
-    after: tuple[str, ...] = ()
     reused_from: str = ""
     script_file: str = ""
     schema_version: int = FIXES_VERSION
