@@ -45,9 +45,6 @@ _IN_VAIN = frozenset(
 )
 """States of a sample that say of a place that is still there that a search removes it nowhere."""
 
-Tried = tuple[tuple[str, ...], records.Fix]
-"""The models whose changes were tried on a case before it was searched, and what they gave."""
-
 
 def fix_run(
     reference: str,
@@ -166,31 +163,26 @@ class RunSearch:
         """Work on all cases of an environment, one at a time with each finder."""
         sampled = {key_of(case) for cases in self._samples.values() for case in cases}
         own = [c for c in ordered(self._cases) if c.request.target.environment == environment]
-        waiting: dict[Key, Tried] = {}
+        waiting: dict[Key, records.Fix] = {}
 
         def work(finder: Finder, case: Result) -> None:
-            tried = waiting.get(key_of(case)) or self._with_known(finder, case)
-            after, fix = tried
+            fix = waiting.get(key_of(case)) or self._with_known(finder, case)
             if fix.status is records.FixStatus.VERIFIED:
-                self._store(case, fix, records.FixOrigin.KNOWN, after)
+                self._store(case, fix, records.FixOrigin.KNOWN)
             elif key_of(case) in sampled or key_of(case) in waiting:
-                self._search(finder, case, *tried)
+                self._search(finder, case, fix)
             elif self._is_hopeful(case):
-                waiting[key_of(case)] = tried
+                waiting[key_of(case)] = fix
             elif fix.verification is not None or fix.rejections:
-                self._store(case, fix, records.FixOrigin.KNOWN, after)
+                self._store(case, fix, records.FixOrigin.KNOWN)
             else:
                 others = {
                     c.request.model.name: 0 for p in places_of(case) for c in self._samples[p]
                 }
                 detail = "its graph breaks were searched in vain on "
                 detail += ", ".join(list(others)[:SAMPLES])
-                self._store(
-                    case,
-                    msgspec.structs.replace(fix, detail=detail),
-                    records.FixOrigin.PLACES,
-                    after,
-                )
+                fix = msgspec.structs.replace(fix, detail=detail)
+                self._store(case, fix, records.FixOrigin.PLACES)
 
         self._each(finders, [case for case in own if key_of(case) in sampled], work)
         self._each(finders, [case for case in own if key_of(case) not in sampled], work)
@@ -223,11 +215,11 @@ class RunSearch:
                 self._stop.set()  # the other finders end after what they evaluate just now
                 raise
 
-    def _with_known(self, finder: Finder, case: Result) -> Tried:
+    def _with_known(self, finder: Finder, case: Result) -> records.Fix:
         """Try changes that are verified for other models: cheaper than a search."""
         began, trials = time.monotonic(), list[records.FixTrial]()
         known = [run_fix for run_fix in list(self.found.values()) if run_fix.fix.changes]
-        models, changes, minimal = known_changes(case, known)
+        changes, minimal = known_changes(case, known)
 
         def is_captured(changes: search.Changes) -> bool:
             self._report(case, f"trying {search.names_of(changes)}")
@@ -249,13 +241,9 @@ class RunSearch:
         seconds = round(time.monotonic() - began, 1)
         # Which graph breaks went is not known where some remain.
         left = () if fix.status is records.FixStatus.VERIFIED else fix.left
-        return models, msgspec.structs.replace(
-            fix, left=left, trials=tuple(trials), seconds=seconds
-        )
+        return msgspec.structs.replace(fix, left=left, trials=tuple(trials), seconds=seconds)
 
-    def _search(
-        self, finder: Finder, case: Result, after: tuple[str, ...], tried: records.Fix
-    ) -> None:
+    def _search(self, finder: Finder, case: Result, tried: records.Fix) -> None:
         seconds = min(self._limits.seconds, self._ends - time.monotonic())
         fix = finder(
             case.request,
@@ -277,7 +265,7 @@ class RunSearch:
                 trials=(*tried.trials, *fix.trials),
                 rejections=(*tried.rejections, *fix.rejections),
             )
-        self._store(case, fix, records.FixOrigin.SEARCH, after)
+        self._store(case, fix, records.FixOrigin.SEARCH)
 
     def _is_hopeful(self, case: Result) -> bool:
         """Whether a search may find something: not if it found nothing at each place elsewhere."""
@@ -289,9 +277,7 @@ class RunSearch:
                 return True
         return False
 
-    def _store(
-        self, case: Result, fix: records.Fix, origin: records.FixOrigin, after: tuple[str, ...]
-    ) -> None:
+    def _store(self, case: Result, fix: records.Fix, origin: records.FixOrigin) -> None:
         if fix.status is records.FixStatus.NO_BREAK:  # it had one when the run was made
             fix = msgspec.structs.replace(fix, status=records.FixStatus.NO_VERDICT)
         run_fix = records.RunFix(
@@ -303,8 +289,6 @@ class RunSearch:
             target=case.request.target,
             origin=origin,
             fix=search.with_captured(fix),
-            downloads=case.request.model.downloads,
-            after=after,
         )
         with self._lock:
             self.found[key_of(case)] = stored = run_fixes.append(self._folder, run_fix)
@@ -343,10 +327,8 @@ def _rank(case: Result) -> tuple[int, int, str]:
     return -(model.downloads or 0), size if size is not None else 2**63, model.name
 
 
-def known_changes(
-    case: Result, known: Sequence[records.RunFix]
-) -> tuple[tuple[str, ...], search.Changes, bool]:
-    """Return known changes to try first, the models that they are from, and if all are needed.
+def known_changes(case: Result, known: Sequence[records.RunFix]) -> tuple[search.Changes, bool]:
+    """Return known changes to try first, and if all are needed.
 
     They are the smallest set that removed all graph breaks of the case elsewhere; of equal ones the
     one that did for most models. Without one, those that removed one of them each are joined.
@@ -359,7 +341,7 @@ def known_changes(
             covering,
             key=lambda r: (len(r.fix.changes), -times[search.names_of(r.fix.changes)]),
         )
-        return (best.model,), best.fix.changes, best.fix.removed == places
+        return best.fix.changes, best.fix.removed == places
     parts: list[records.RunFix] = []
     for place in sorted(places):
         having = [run_fix for run_fix in known if place in run_fix.fix.removed]
@@ -368,7 +350,7 @@ def known_changes(
     kinds = list(records.FixKind)
     ranked = sorted(changes, key=lambda change: kinds.index(change.kind))
     removed = frozenset().union(*(part.fix.removed for part in parts))
-    return tuple(dict.fromkeys(part.model for part in parts)), tuple(ranked), removed == places
+    return tuple(ranked), removed == places
 
 
 def summarised(stored: StoredRun, notes: Sequence[str]) -> dict[str, Any]:
