@@ -21,7 +21,7 @@ NAME = "compilewatch.baseline.json"
 
 ATTRIBUTES = ".gitattributes"
 
-_CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( .*)?$", re.MULTILINE)
+_CONFLICT = re.compile(r"^(<{7}|={7}|>{7})( .*)?$", re.MULTILINE)
 
 _UPDATE = "pytest with --compilewatch-update, or compilewatch gate --update"
 
@@ -60,54 +60,30 @@ Met = Mapping[str, Sequence[tuple[KnownBreak, KnownBreak | None]]]
 """What each check met, by its name, with the entry of the baseline that it is."""
 
 
-def load(path: Path, *, both_sides: bool = False) -> tuple[KnownBreak, ...]:
+def load(path: Path) -> tuple[KnownBreak, ...]:
     """Return the known breaks in order; none if there is no file.
 
-    `both_sides` reads a file with the markers of a merge conflict: what either side knows. Raises
-    ConfigError for a file that is damaged, of another version, or in conflict.
+    Raises ConfigError for a file that is damaged, of another version, or in conflict.
     """
+    again = f"delete it and run {_UPDATE}"
     try:
         text = path.read_text(encoding="utf-8")
+        if _CONFLICT.search(text):
+            raise ConfigError(
+                f"{path}: has conflict markers of a merge: delete them, and keep the lines of both "
+                "sides"
+            )
+        content = json.loads(text)
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}): repair it, or delete it") from None
-    if _CONFLICT.search(text) is None:
-        return _parsed(text, path)
-    if not both_sides:
-        raise ConfigError(
-            f"{path}: has conflict markers of a merge: run {_UPDATE}, which reads both sides"
-        )
-    sides = [Counter(_parsed(_side(text, dropped), path)) for dropped in ("=>", "<|")]
-    return tuple(sorted((sides[0] | sides[1]).elements()))
-
-
-def _side(text: str, dropped: str) -> str:
-    """One side of a file in conflict: without the lines after the markers in `dropped`."""
-    kept: list[str] = []
-    marker = ""
-    for line in text.splitlines():
-        if _CONFLICT.match(line):
-            marker = line[0] if line[0] != ">" else ""
-        elif not marker or marker not in f"{dropped}|":
-            kept.append(line)
-    return "\n".join(kept)
-
-
-def _parsed(text: str, path: Path) -> tuple[KnownBreak, ...]:
-    again = f"delete it and run {_UPDATE}"
-    try:
-        content = json.loads(text)
-    except ValueError as error:
         raise ConfigError(f"{path}: cannot be read ({error}): repair it, or {again}") from None
     schema = content.get("schema") if isinstance(content, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise ConfigError(
-            f"{path}: written by a newer compilewatch (schema {schema}, this one reads {SCHEMA}): "
-            "upgrade compilewatch"
-        )
     if schema is not None and schema != SCHEMA:
-        raise ConfigError(f"{path}: has the format of an earlier compilewatch: {again}")
+        raise ConfigError(
+            f"{path}: written by another compilewatch (schema {schema}, this one reads {SCHEMA}): "
+            f"upgrade compilewatch, or {again}"
+        )
     try:
         entries = (KnownBreak(**entry) for entry in content["breaks"] if entry)
         return tuple(sorted(entries))

@@ -190,7 +190,7 @@ def command(
     settings = judgement.project_settings(root)
     outputs = {name: values.pop(name) for name in ("sarif", "summary", "code_quality")}
     values["own"] = values["own"] or None
-    rules, _, known = judgement.opened(root, values, baseline=baseline, both_sides=update)
+    rules, _, known = judgement.opened(root, values, baseline=baseline)
     names = models or (() if manifest else tuple(settings.get("models", ())))
     if manifest is None and not models and settings.get("manifest"):
         manifest = root / settings["manifest"]

@@ -82,7 +82,6 @@ class CompileCheck:
                 marker,
                 dict(zip(RULES, (*arguments, compilations), strict=True)),
                 baseline=option("--compilewatch-baseline"),
-                both_sides=option(UPDATE),
             )
             kept = isinstance(dynamic, Mapping)
             flag = None if isinstance(dynamic, Mapping) else dynamic

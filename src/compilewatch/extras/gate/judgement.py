@@ -123,16 +123,16 @@ def rules_of(root: Path, *levels: Mapping[str, Any]) -> Rules:
 
 
 def opened(
-    root: Path, *levels: Mapping[str, Any], baseline: str | None, both_sides: bool
+    root: Path, *levels: Mapping[str, Any], baseline: str | None
 ) -> tuple[Rules, Path, tuple[KnownBreak, ...]]:
     """Return the rules of a repository, the path of its baseline, and the known breaks in it.
 
     `levels` win over the settings of the repository, and the option `baseline` over its own.
-    `both_sides` is that of `baseline.load`. Raises ConfigError, UsageError.
+    Raises ConfigError, UsageError.
     """
     settings = project_settings(root)
     path = baseline_path(root, settings, baseline)
-    return rules_of(root, settings, *levels), path, load(path, both_sides=both_sides)
+    return rules_of(root, settings, *levels), path, load(path)
 
 
 class JudgedBreak(records.GraphBreak, frozen=True, kw_only=True):

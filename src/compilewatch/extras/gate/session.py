@@ -66,9 +66,7 @@ class GateSession:
         self.problems: list[str] = []
         # What cannot be read each check has said, and nothing is written over it.
         with suppress(CompilewatchError):
-            self.rules, self.path, self.before = judgement.opened(
-                root, baseline=baseline, both_sides=True
-            )
+            self.rules, self.path, self.before = judgement.opened(root, baseline=baseline)
 
     @property
     def name(self) -> str:
