@@ -182,9 +182,7 @@ def reproduce_command(
             "compilewatch.extras.fixes.minimal_reproducer:write", "reproduce --minimal"
         )
         with spinner(f"looking for a minimal reproducer of {request.model.name}"):
-            script, note = write(
-                environments, request, at=at, issue=issue, outputs=Path(settings.output_dir)
-            )
+            script, note = write(environments, request, at=at, issue=issue)
         click.echo(note, err=True)
     else:
         with spinner(f"starting worker and capturing {request.model.name}"):

@@ -263,13 +263,9 @@ The reducer is the file of pysource_minimize in the parent, which created enviro
 """
 
 
-class MinimalReproducer(Record, frozen=True, kw_only=True):
-    """What a worker made of one graph break: a file, or the draft of an issue but for duplicates.
+MinimalReproducer = tuple[str, str]
+"""What a worker made of one graph break: a file, or the draft of an issue, and a note.
 
-    `text` is empty if no file shows the graph break, and then `note` says why; otherwise it says in
-    one line what the file shows in a fresh process. `fingerprint` is that of the graph break.
-    """
-
-    text: str
-    note: str
-    fingerprint: str
+The text is empty if no file shows the graph break, and then the note says why; otherwise it says in
+one line what the file shows in a fresh process.
+"""

@@ -59,9 +59,7 @@ def test_the_file_shows_the_code_alone(tmp_path: Path) -> None:
     build = FactoryBuild(factory="pooling:Pool", path=str(tmp_path), inputs="pooling:inputs")
     model = ModelSpec(source="test", name="Pool", build=build)
     request = Request(model=model, target=Target(), key="0", tier=Tier.REAL)
-    source, note = write(
-        Environments(), request, at="GB0036", issue=False, outputs=tmp_path, seconds=10
-    )
+    source, note = write(Environments(), request, at="GB0036", issue=False, seconds=10)
     assert "shows GB0036 with the same reason" in note
     assert sum(not line.startswith("#") for line in source.splitlines()) <= 15
     assert "pooling" not in "\n".join(source.splitlines()[4:])

@@ -151,9 +151,6 @@ def reproducer(
     began, name = time.monotonic(), request.model.name
     place = f"{broken.code} at {broken.file}:{broken.line}"
 
-    def outcome(note: str, text: str = "") -> records.MinimalReproducer:
-        return records.MinimalReproducer(text=text, note=note, fingerprint=broken.fingerprint)
-
     try:
         # The graph break is reached in a fork: its frames must live while candidates are written.
         form, source, degree, server.count = forked.in_fork(
@@ -163,7 +160,7 @@ def reproducer(
     except Exception as error:  # noqa: BLE001  (whatever code of the model raises)
         form, source, degree = f"writing candidates failed: {one_line(error)}", "", 0
     if not source:
-        return outcome(f"no minimal reproducer of {place}: {form}")
+        return "", f"no minimal reproducer of {place}: {form}"
     body = reduced(source, degree, broken.reason, server, seconds)
     raising = complete(body, broken, name, showing=Showing.RAISED)
     # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
@@ -177,13 +174,13 @@ def reproducer(
             break
     else:
         shown = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
-        return outcome(f"no minimal reproducer of {place}: {shown}")
+        return "", f"no minimal reproducer of {place}: {shown}"
     note = (
         f"{place}: {count_lines(source)} lines, made from {form}; in a fresh process it shows "
         f"{broken.code} with {'the same' if is_same else 'another'} reason ({server.count} "
         f"candidates in {time.monotonic() - began:.0f} s)"
     )
-    return outcome(note, draft(broken, name, source, reason) if issue else source)
+    return draft(broken, name, source, reason) if issue else source, note
 
 
 def _choose(
@@ -639,7 +636,7 @@ def complete(body: str, broken: GraphBreak, model: str, *, showing: Showing) -> 
 
 
 def draft(broken: GraphBreak, model: str, source: str, reason: str) -> str:
-    """The draft of an issue as Markdown, but for its last section, which names duplicates."""
+    """The draft of an issue as Markdown."""
     reason = (reason or broken.reason).strip()
     shown = "PyTorch logs the graph break"
     if "fullgraph=True" in source:
