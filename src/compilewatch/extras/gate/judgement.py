@@ -104,11 +104,6 @@ def _problem(name: str, value: Any) -> str:
     return f"{name} is {words}, not {value!r}" if wrong else ""
 
 
-def baseline_path(root: Path, settings: Mapping[str, Any], option: str | None) -> Path:
-    """Return where the baseline is: an option of pytest, the setting, or the default name."""
-    return root / (option or settings.get("baseline") or NAME)
-
-
 def rules_of(root: Path, *levels: Mapping[str, Any]) -> Rules:
     """Return the rules of a call; the last of `levels` that has one wins. Raises UsageError."""
     values: dict[str, Any] = {}
@@ -131,7 +126,7 @@ def opened(
     Raises ConfigError, UsageError.
     """
     settings = project_settings(root)
-    path = baseline_path(root, settings, baseline)
+    path = root / (baseline or settings.get("baseline") or NAME)
     return rules_of(root, settings, *levels), path, load(path)
 
 

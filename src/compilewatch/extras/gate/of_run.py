@@ -14,7 +14,6 @@ import msgspec
 from compilewatch.errors import CompilewatchError, StoreError
 from compilewatch.events import Event, EventFactory
 from compilewatch.extras.gate import judgement
-from compilewatch.extras.gate.baseline import load
 from compilewatch.extras.gate.command import located_check
 from compilewatch.extras.gate.session import GateSession
 from compilewatch.files import DamagedError, from_json
@@ -110,9 +109,9 @@ def judge_run(writer: RunWriter) -> None:
         return  # only the merged run has all models
     root = judgement.project_root(Path.cwd())
     try:
-        if not (settings := judgement.project_settings(root)):
+        if not judgement.project_settings(root):
             return
-        result = gate_result(StoredRun(writer.path).results(), root, settings)
+        result = gate_result(StoredRun(writer.path).results(), root)
     except CompilewatchError as error:
         result = GateResult(baseline="", models=0, problems=(str(error),))
     RunFolder(writer.path).write(FILE, msgspec.json.encode(result) + b"\n")
@@ -131,15 +130,12 @@ def judge_run(writer: RunWriter) -> None:
     )
 
 
-def gate_result(results: Iterable[Result], root: Path, settings: dict[str, object]) -> GateResult:
-    """Return what results on Dynamo mean for the repository at `root`, by its settings."""
-    path = judgement.baseline_path(root, settings, None)
-    name = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    try:
-        known = load(path)
-        rules = judgement.rules_of(root, settings)
-    except CompilewatchError as error:
-        return GateResult(baseline=name, models=0, problems=(str(error),))
+def gate_result(results: Iterable[Result], root: Path) -> GateResult:
+    """Return what results on Dynamo mean for the repository at `root`, by its settings.
+
+    Raises ConfigError, UsageError for settings or a baseline that cannot be read.
+    """
+    rules, path, known = judgement.opened(root, baseline=None)
     reports: dict[str, list[judgement.CheckReport]] = {}
     for result in results:
         model = result.request.model.name
@@ -149,7 +145,7 @@ def gate_result(results: Iterable[Result], root: Path, settings: dict[str, objec
     session = GateSession(root, reports, update="")
     counts = session.counts()
     return GateResult(
-        baseline=name,
+        baseline=session.name,
         models=len(reports),
         new=tuple(
             GateBreak(
