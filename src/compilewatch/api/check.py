@@ -276,11 +276,12 @@ def fix(
     name = model if isinstance(model, str) else _name_of(model)
     if mode not in set(records.Mode):
         raise UsageError(f"mode is 'eval' or 'train', not {mode!r}")
-    result: Fix = plugins.load("compilewatch.extras.fixes.fixing:fix_named", "fix")(
-        name,
-        mode=mode,
-        dynamic=dynamic,
-        inputs=inputs,
+    request, settings = one_request(
+        name, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
+    )
+    result: Fix = plugins.load("compilewatch.extras.fixes.fixing:find_fix", "fix")(
+        request,
+        settings,
         max_evaluations=max_evaluations,
         max_seconds=max_seconds,
         rewrites=rewrites,

@@ -143,7 +143,8 @@ def command(
         fix = find_fix(
             request,
             settings,
-            limits=Limits(evaluations=max_evaluations, seconds=max_seconds or MAX_SECONDS),
+            max_evaluations=max_evaluations,
+            max_seconds=max_seconds,
             rewrites=not no_rewrites,
             shapes=shapes,
             report=partial(_report, console(stderr=True)),

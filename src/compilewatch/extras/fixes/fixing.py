@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from compilewatch.api.choose import local_launcher, one_request
+from compilewatch.api.choose import local_launcher
 from compilewatch.config import Settings
 from compilewatch.contract import processes
 from compilewatch.environments import Environments, last_line, package_folder, worker_variables
@@ -28,7 +28,8 @@ def find_fix(
     request: Request,
     settings: Settings,
     *,
-    limits: Limits | None = None,
+    max_evaluations: int | None = None,
+    max_seconds: float | None = None,
     rewrites: bool = True,
     shapes: bool = False,
     report: Report = lambda *_: None,
@@ -44,29 +45,12 @@ def find_fix(
         raise UsageError("fix is about graph breaks: leave out --target, or name dynamo")
     if request.device is not None:
         raise UsageError("fix is verified on the CPU: leave out --device")
-    with searching(settings, request.target.environment, shapes=shapes) as find:
-        return find(request, limits or Limits(), rewrites=rewrites, report=report)
-
-
-def fix_named(
-    model: str,
-    *,
-    mode: str,
-    dynamic: bool | None,
-    inputs: str | None,
-    max_evaluations: int | None,
-    max_seconds: float | None,
-    rewrites: bool,
-) -> records.Fix:
-    """Search for a fix of a model by its name; see `compilewatch.fix`."""
-    request, settings = one_request(
-        model, target="dynamo", mode=mode, dynamic=dynamic, inputs_file=inputs, flags={"jobs": 1}
-    )
     limits = Limits(
         evaluations=Limits.evaluations if max_evaluations is None else max_evaluations,
         seconds=Limits.seconds if max_seconds is None else max_seconds,
     )
-    return find_fix(request, settings, limits=limits, rewrites=rewrites)
+    with searching(settings, request.target.environment, shapes=shapes) as find:
+        return find(request, limits, rewrites=rewrites, report=report)
 
 
 class Finder:

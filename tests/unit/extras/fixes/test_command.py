@@ -4,6 +4,7 @@ import os
 import select
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from compilewatch.extras.fixes import command, fixing
 from compilewatch.extras.fixes.fixing import run_verification
 from compilewatch.extras.fixes.records import LATE, Fix, FixChange, FixKind, FixStatus
 from compilewatch.extras.fixes.search import Limits
+from compilewatch.records import Request
 from tests import factories
 
 CHANGE = FixChange(
@@ -39,9 +41,11 @@ FOUND = Fix(
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = (factories.request("BertModel"), factories.settings())
-    for module in (command, fixing):
-        monkeypatch.setattr(module, "one_request", lambda *_, **__: given)
+    for module in ("extras.fixes.command", "api.check"):
+        monkeypatch.setattr(
+            f"compilewatch.{module}.one_request",
+            lambda name, **_: (factories.request(name), factories.settings()),
+        )
 
 
 def run(*words: str) -> Any:
@@ -96,12 +100,13 @@ def test_limits_in_python_are_those_of_the_command_unless_given(
 ) -> None:
     limits_of_calls: list[Limits] = []
 
-    def find(_: Any, __: Any, *, limits: Limits, rewrites: bool) -> Fix:
+    def find(request: Request, limits: Limits, *, rewrites: bool, report: Any) -> Fix:
         assert rewrites
         limits_of_calls.append(limits)
-        return Fix(model="BertModel", target="dynamo", status=FixStatus.NOTHING, detail="no fix")
+        name = request.model.name
+        return Fix(model=name, target="dynamo", status=FixStatus.NOTHING, detail="no fix")
 
-    monkeypatch.setattr(fixing, "find_fix", find)
+    monkeypatch.setattr(fixing, "searching", lambda *_, **__: nullcontext(find))
     fix = compilewatch.fix("BertModel")
     compilewatch.fix("BertModel", max_evaluations=3, max_seconds=5)
     assert limits_of_calls == [Limits(), Limits(evaluations=3, seconds=5)]
@@ -109,11 +114,10 @@ def test_limits_in_python_are_those_of_the_command_unless_given(
     assert "no fix" in str(fix)
     assert '"status":"nothing"' in fix.to_json()
     # What builds a model is found again by its file.
-    names: list[str] = []
-    monkeypatch.setattr(fixing, "fix_named", lambda name, **_: names.append(name))
-    for model in (build, Built):
-        compilewatch.fix(model)
-    assert names == [f"{__file__}:build", f"{__file__}:Built"]
+    assert [compilewatch.fix(model).model for model in (build, Built)] == [
+        f"{__file__}:build",
+        f"{__file__}:Built",
+    ]
 
 
 FORKS = """

@@ -217,9 +217,10 @@ def test_the_root_is_the_nearest_project_and_has_the_baseline(tmp_path: Path) ->
     assert judgement.project_root(inside) == tmp_path / "a"
     (tmp_path / "a" / "pyproject.toml").unlink()
     assert judgement.project_root(inside) == tmp_path
-    for settings, option, name in (
-        ({}, None, NAME),
-        ({"baseline": "ci/a.json"}, None, "ci/a.json"),
-        ({"baseline": "a.json"}, "b.json", "b.json"),
+    for setting, option, name in (
+        ("", None, NAME),
+        ('baseline = "ci/a.json"', None, "ci/a.json"),
+        ('baseline = "a.json"', "b.json", "b.json"),
     ):
-        assert judgement.baseline_path(tmp_path, settings, option) == tmp_path / name
+        (tmp_path / "pyproject.toml").write_text(f"[tool.compilewatch]\n{setting}\n")
+        assert judgement.opened(tmp_path, baseline=option)[1] == tmp_path / name
