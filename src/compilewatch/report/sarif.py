@@ -35,10 +35,10 @@ _BASES = {
     _PACKAGES: "The folder of installed packages (site-packages).",
 }
 
-Level = Literal["error", "warning", "note", "none"]
-State = Literal["new", "unchanged", "absent"]
+Level = Literal["error", "warning", "note"]
+State = Literal["new", "unchanged"]
 
-_RANK: dict[Level, int] = {"error": 0, "warning": 1, "note": 2, "none": 3}
+_RANK: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
 
 class SarifLocation(records.StackFrame, frozen=True, kw_only=True):
@@ -171,8 +171,6 @@ def _result(result: SarifResult, index: Mapping[str, int], times: Counter[str]) 
             "compilewatch/v1": result.fingerprint,
         },
     }
-    if result.level == "none":
-        entry["kind"] = "pass"
     if result.state is not None:
         entry["baselineState"] = result.state
     if len(result.path) > 1:
@@ -211,7 +209,7 @@ def write_run(path: Path, view: records.RunView) -> None:
     """Write the breaks of a run, each place once, and its errors. Raises OSError.
 
     The state of a break is relative to the run's baseline: it is unchanged if any model already had
-    it. Resolved ones are absent.
+    it.
     """
     problems = [
         f"{_name(result.request)}: {result.status.value} in {result.phase.value}: {result.detail}"
@@ -233,14 +231,11 @@ def results_of(view: records.RunView) -> tuple[SarifResult, ...]:
             checks = tuple(dict.fromkeys((*known.checks, *result.checks)))
             result = replace(result, state=state, checks=checks)
         by_place[key] = result
-    present = {r.fingerprint for r in by_place.values() if r.state != "absent"}
-    return tuple(
-        r for r in by_place.values() if r.state != "absent" or r.fingerprint not in present
-    )
+    return tuple(by_place.values())
 
 
 def _results(view: records.RunView) -> Iterator[SarifResult]:
-    """Yield the breaks of each result, and those that only its baseline has."""
+    """Yield the breaks of each result."""
     changed = {(change.model, change.target) for change in view.changes}
     for result in view.results:
         identity = result.request.model.name, result.request.target
@@ -253,10 +248,6 @@ def _results(view: records.RunView) -> Iterator[SarifResult]:
             if view.baseline is not None:
                 state = "unchanged" if same or b.fingerprint in before else "new"
             yield _result_of(b, result, folders, state)
-        gone = before - {b.fingerprint for b in result.breaks}
-        for b in old.breaks if old is not None and result.is_verdict else ():
-            if b.fingerprint in gone:
-                yield replace(_result_of(b, result, folders, "absent"), level="none", path=())
 
 
 def _result_of(

@@ -178,12 +178,16 @@ def model_panel(result: records.Result, *, verbose: bool = False) -> RenderableT
 
 def check_text(result: records.Result, left: Sequence[str] = ()) -> str:
     """A result as `explain` prints it, but as text, with what a check left in the process."""
+    return as_text(model_panel(result), *map(plain, left))
+
+
+def as_text(*parts: RenderableType) -> str:
+    """The parts as text that is as wide as the terminal, without colours."""
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
     with console.capture() as captured:
-        console.print(model_panel(result))
-        for line in left:
-            console.print(plain(line))
+        for part in parts:
+            console.print(part, crop=False)
     return captured.get().rstrip()
 
 

@@ -68,13 +68,11 @@ def test_the_file_of_a_run_with_everything_is_valid_and_as_reviewed(tmp_path: Pa
     assert_as_reviewed(reviewed, Path(__file__).with_name("run.sarif"))
 
 
-def test_a_second_line_a_package_and_what_is_gone_are_told_apart() -> None:
+def test_a_second_line_and_a_package_are_told_apart() -> None:
     packaged = SarifLocation(file="timm/layers/a.py", line=3, installed=True)
-    first, second, note, gone = content(
-        *(found(), found(), found("symint", level="note", location=packaged)),
-        found(level="none", state="absent", location=SarifLocation(file="old.py")),
+    first, second, note = content(
+        found(), found(), found("symint", level="note", location=packaged)
     )["results"]
-    assert (gone["kind"], gone["baselineState"]) == ("pass", "absent")
     # GitHub takes results with one fingerprint for one alert.
     hashes = [each["partialFingerprints"]["primaryLocationLineHash"] for each in (first, second)]
     assert hashes == ["0123456789ab:1", "0123456789ab:2"]
@@ -99,7 +97,7 @@ def test_states_are_relative_to_the_baseline() -> None:
     compared = {"baseline": first, "changes": changes, "before": {("A", Target()): before}}
     found = {each.fingerprint[0]: each for each in results_of(factories.view(*results, **compared))}
     states = {number: each.state for number, each in found.items()}
-    assert states == {"0": "new", "1": "unchanged", "2": "absent"}
+    assert states == {"0": "new", "1": "unchanged"}
     assert found["1"].checks == ("A on dynamo", "B on dynamo")
     assert {each.state for each in results_of(factories.view(*results))} == {None}
 

@@ -205,9 +205,10 @@ class Fix(Record, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def __str__(self) -> str:
-        from compilewatch.extras.fixes.text import panel_text  # which imports this module
+        from compilewatch.extras.fixes.text import fix_panel  # which imports this module
+        from compilewatch.report.terminal import as_text
 
-        return panel_text(self)
+        return as_text(fix_panel(self))
 
 
 class FixOrigin(StrEnum):

@@ -1,10 +1,8 @@
 """A fix as text: what goes, the code to paste, the verification, and what was tried."""
 
-import io
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -37,15 +35,6 @@ _COUNTED = {
 
 def status_text(status: FixStatus) -> Text:
     return plain(*_WORDS[status])
-
-
-def panel_text(fix: Fix) -> str:
-    """Return the panel as wide as the terminal, without colours."""
-    width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    console = Console(width=width, no_color=True, highlight=False, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(fix_panel(fix), crop=False)
-    return captured.get().rstrip()
 
 
 def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:

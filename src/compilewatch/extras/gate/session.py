@@ -330,21 +330,7 @@ def write_outputs(
 
 
 def _results(session: GateSession) -> Iterator[SarifResult]:
-    """All breaks: new ones as errors, known ones as warnings, other packages' as notes.
-
-    Resolved breaks are results without a fault. They are left out under GitHub Actions, since
-    GitHub would show them as open.
-    """
-    for known in () if os.environ.get("GITHUB_ACTIONS") else session.resolved:
-        yield SarifResult(
-            code=known.code,
-            reason=known.reason or known.code,
-            level="none",
-            state="absent",
-            fingerprint=_digest(known)[:12],
-            location=SarifLocation(file=session.in_clone(known.file), function=known.function),
-            checks=(known.check,) if known.check else (),
-        )
+    """All breaks: new ones as errors, known ones as warnings, other packages' as notes."""
     for graph_break, checks in session.breaks:
         own = graph_break.own
         level, state = _SARIF_STATES[graph_break.state]
@@ -378,7 +364,9 @@ def _code_quality(session: GateSession) -> bytes:
         {
             "description": f"graph break: {reason_label(graph_break)} in {graph_break.function}",
             "check_name": graph_break.code,
-            "fingerprint": _digest(graph_break.entry),
+            "fingerprint": hashlib.sha256(
+                "\0".join(graph_break.entry.identity).encode()
+            ).hexdigest(),
             "severity": "major",
             "location": {
                 "path": session.in_clone(graph_break.file),
@@ -388,10 +376,6 @@ def _code_quality(session: GateSession) -> bytes:
         for graph_break in session.of_state("new")
     ]
     return json.dumps(entries, indent=2, ensure_ascii=False).encode() + b"\n"
-
-
-def _digest(known: KnownBreak) -> str:
-    return hashlib.sha256("\0".join(known.identity).encode()).hexdigest()
 
 
 def error_commands(session: GateSession, environ: Mapping[str, str] = os.environ) -> Iterator[str]:
