@@ -15,8 +15,8 @@ LATE = "the verification ends"
 RECOMPILED = "recompiled_"
 """How the code of a line begins that needs a compilation for another size."""
 
-REGIONS_FILE = "regions.json"
 SCRIPT_FILE = "verify.py"
+REGIONS_FILE = "regions.json"
 """The artifact of a search for regions: a list of `Region` as JSON."""
 
 
@@ -112,7 +112,6 @@ class Verification(Record, frozen=True, kw_only=True):
     compilations: tuple[int | None, int] = (None, 0)
     tried: tuple[str, ...] = ()
     holds_if: tuple[str, ...] = ()
-    seconds: float = 0.0
 
     @property
     def holds(self) -> bool:
