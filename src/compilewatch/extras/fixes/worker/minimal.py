@@ -737,15 +737,16 @@ def reduced(start: str, degree: int, reason: str, server: CheckServer, seconds: 
 
     def shows_it(source: str) -> bool:
         nonlocal lines
+        if source in known:  # also when it is late: the reducer relies on equal answers
+            return known[source]
         allowed = seconds if lines <= LINES_WANTED else 4 * seconds
         late = time.monotonic() - began > allowed
         # The reducer would show by unique names that names do not matter.
         if late or re.search(r"\bunique_name_\d+\b", source) or undefined(source):
             return False
-        if source not in known:
-            known[source] = server.check(source).likeness(reason) >= degree
-            if known[source]:
-                lines = min(lines, count_lines(source))
+        known[source] = server.check(source).likeness(reason) >= degree
+        if known[source]:
+            lines = min(lines, count_lines(source))
         return known[source]
 
     source = in_parts(start, shows_it)
