@@ -342,7 +342,7 @@ class OpenRun:
         self.log_results(skipped)
         self.log_results(self._writer.adopt(reused))
         self._done += len(skipped) + len(shared) + len(reused)
-        observer.on_plan(planned.total, len(reused), [requests[0] for requests in waiting.values()])
+        observer.on_plan(planned.total, len(reused))
         return waiting
 
     def log_started(self, reused: int, skipped: int, duplicates: int) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import click
 from rich.console import Group, RenderableType
@@ -20,43 +20,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from compilewatch.errors import StoreError
 from compilewatch.launchers import Launcher, Observer, Running
-from compilewatch.records import Request, Result, Target, spent
+from compilewatch.records import Result
 from compilewatch.report import wording
 from compilewatch.report.terminal import STYLES, console, plain
 from compilewatch.report.wording import OUTCOME_LABELS, first_place, plural, status_words
 
-if TYPE_CHECKING:
-    from compilewatch.store import Store
-
 SECONDS_BETWEEN_LINES = 10.0
 """The time between two lines of progress where the output is not a terminal."""
 
-RUNS_READ = 5
-"""How many of the newest runs are read for the durations of the same models."""
-
-START_SECONDS = 8.0
-"""About how long the start of a worker takes."""
-
 RUNNING_SHOWN = 8
-
-Durations = Mapping[tuple[str, Target], float]
-
-
-def known_durations(store: Store) -> Durations:
-    """How many seconds models took on targets in the newest runs."""
-    durations: dict[tuple[str, Target], float] = {}
-    for stored in store.runs()[:RUNS_READ]:
-        try:
-            results = stored.results()
-        except StoreError:
-            continue  # a damaged run has no durations
-        for result in results:
-            if result.durations:
-                place = (result.request.model.name, result.request.target)
-                durations.setdefault(place, spent(result))
-    return durations
 
 
 def clock(seconds: float) -> str:
@@ -66,50 +39,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class Remaining:
-    """How long the remaining requests will take: as long as the same models before, or the mean."""
-
-    def __init__(self, waiting: Sequence[Request], known: Durations) -> None:
-        places = [(request.model.name, request.target) for request in waiting]
-        self._left = {place: known.get(place) for place in places}
-        self._seen = [seconds for seconds in self._left.values() if seconds is not None]
-        self._started = False
-        self._changed = time.monotonic()
-
-    def done(self, result: Result) -> None:
-        place = (result.request.model.name, result.request.target)
-        if place in self._left:
-            del self._left[place]
-            self._seen.append(spent(result))
-            self._started = True
-            self._changed = time.monotonic()
-
-    def seconds(self, jobs: int) -> float | None:
-        """The estimated remaining time, or None if there is no duration yet."""
-        if not self._seen:
-            return None
-        mean = sum(self._seen) / len(self._seen)
-        work = sum(mean if known is None else known for known in self._left.values())
-        longest = max((known or mean for known in self._left.values()), default=0.0)
-        start = 0.0 if self._started or not self._left else START_SECONDS
-        waited = time.monotonic() - self._changed
-        return max(max(work / jobs, longest) + start - waited, 0.0)
-
-
 class ProgressBar(Observer):
-    """Prints to standard error; a context manager, so that the bar is always removed.
+    """Prints to standard error; a context manager, so that the bar is always removed."""
 
-    `known` returns the durations of earlier runs; it is called when the plan is known.
-    """
-
-    def __init__(self, quiet: bool = False, known: Callable[[], Durations] = dict) -> None:
+    def __init__(self, quiet: bool = False) -> None:
         self._console = console(stderr=True)
         self._quiet = quiet
-        self._known = known
         self._counts: Counter[wording.ResultGroup] = Counter()
-        self._started = time.monotonic()
+        self._started = self._planned = time.monotonic()
         self._done = self._total = 0
-        self._remaining = Remaining((), {})
         self._launcher: Launcher | None = None
         self._profiling = ""
         self._stop = threading.Event()
@@ -151,11 +89,10 @@ class ProgressBar(Observer):
         if not self._quiet:
             click.echo("\n".join(lines), err=True)
 
-    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
-        self._done, self._total = reused, total
+    def on_plan(self, total: int, reused: int) -> None:
+        self._done, self._total, self._planned = reused, total, time.monotonic()
         if self._quiet:
             return
-        self._remaining = Remaining(waiting, self._known())
         known = f", {reused:,} of them reused from earlier runs" if reused else ""
         self._print(plain(f"{plural(total, 'request')}{known}."))
 
@@ -163,7 +100,6 @@ class ProgressBar(Observer):
         kind = wording.outcome(result)
         self._counts[kind] += 1
         self._done, self._total = done, total
-        self._remaining.done(result)
         if self._quiet or kind in ("pass", "not_run", "forecast_pass") or result.expectation:
             return
         line = plain(f"{status_words(result)}  ", STYLES[kind])
@@ -190,15 +126,19 @@ class ProgressBar(Observer):
         """`0:20  8 of 25: 7 pass · 1 graph break; 0:35 left; now LongformerModel compile 0:12`."""
         parts = [f"{clock(time.monotonic() - self._started)}  {self._done:,} of {self._total:,}"]
         parts[0] += f": {self._tally()}" if self._counts else ""
-        if self._profiling:  # how long that takes is not known
+        if self._profiling:
             return f"{parts[0]}; now {self._profiling}"
-        left = self._remaining.seconds(self._jobs())
-        parts += [f"{clock(left)} left"] if left is not None else []
+        parts += filter(None, [self._left()])
         now = ", ".join(map(_words, self._running()))
         return "; ".join([*parts, *([f"now {now}"] if now else [])])
 
-    def _jobs(self) -> int:
-        return self._launcher.jobs if self._launcher is not None else 1
+    def _left(self) -> str:
+        """`0:35 left`: each of the others takes as long as those until now; "" before a result."""
+        evaluated = self._counts.total()
+        if not evaluated or self._profiling:  # how long a profile takes is not known
+            return ""
+        spent = time.monotonic() - self._planned
+        return f"{clock(spent / evaluated * (self._total - self._done))} left"
 
     def _running(self) -> list[Running]:
         ask = getattr(self._launcher, "running", None)
@@ -208,13 +148,12 @@ class ProgressBar(Observer):
     def _shown(self) -> RenderableType:
         if not self._total:
             return Text("reading models")
-        left = None if self._profiling else self._remaining.seconds(self._jobs())
         head = Table.grid(padding=(0, 1))
         head.add_row(
             Bar(total=self._total, completed=self._done, width=24),
             f"{self._done:,}/{self._total:,}",
             clock(time.monotonic() - self._started),
-            f"{clock(left)} left" if left is not None else "",
+            self._left(),
             plain(self._tally()),
         )
         now = [plain(f"  {_words(running)}", "dim") for running in self._running()]

@@ -8,7 +8,7 @@ import click
 from compilewatch.api.choose import Selection, checked_targets, choose_for_sweep, split
 from compilewatch.api.sweep import environments_of, merge, new_run, resume_run
 from compilewatch.cli import completion, conditions, options
-from compilewatch.cli.progress import ProgressBar, known_durations
+from compilewatch.cli.progress import ProgressBar
 from compilewatch.cli.tables import print_view
 from compilewatch.config import load_settings
 from compilewatch.contract.targets import TARGETS, target_label
@@ -165,7 +165,7 @@ def sweep_command(
         lines += [f"as part {part}"] if part is not None else []
         click.echo("\n".join([*lines, "--dry-run: nothing is evaluated"]))
         return 0
-    bar = ProgressBar(quiet=as_json, known=lambda: known_durations(store))
+    bar = ProgressBar(quiet=as_json)
     try:
         with bar:
             if resumed is not None:

@@ -107,11 +107,8 @@ class Observer:
     def on_models(self, lines: Sequence[str]) -> None:
         """Called for a new run when its models are chosen: lines that say where they come from."""
 
-    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
-        """Called once: there are `total` requests, of which `reused` have a result already.
-
-        `waiting` are the requests that will run.
-        """
+    def on_plan(self, total: int, reused: int) -> None:
+        """Called once: there are `total` requests, of which `reused` have a result already."""
 
     def on_result(self, result: Result, done: int, total: int) -> None:
         """Called for each request that was run; `done` counts all requests with a result by now."""

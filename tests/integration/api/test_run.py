@@ -2,7 +2,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Watcher(Observer):
         self.said: list[Any] = []
         self._store = store(folder)
 
-    def on_plan(self, total: int, reused: int, waiting: Sequence[Request]) -> None:
+    def on_plan(self, total: int, reused: int) -> None:
         self.said.append((total, reused))
 
     def on_result(self, result: Result, done: int, total: int) -> None:
