@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from compilewatch.contract.targets import TARGETS
-from compilewatch.launchers.local.launcher import LocalExecution, LocalLauncher
+from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.launchers.peer import ServerProcess
 from compilewatch.records import DeclaredDevice
 
@@ -39,9 +39,6 @@ class WarmLauncher(LocalLauncher):
             name, targets if device else sorted(each), device=device, real_device=real_device
         )
         return self._kept[key]
-
-    def prepare(self, batch: LocalExecution) -> None:
-        """Start nothing in advance: the server may be there already."""
 
     @classmethod
     def close_all(cls) -> None:

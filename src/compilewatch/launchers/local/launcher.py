@@ -1,7 +1,6 @@
 """Runs requests on this machine: a warm server per environment and device, a child per request.
 
-Environments, and devices within them, run one after the other. The server of the next one starts
-when the last requests of the one before leave a slot free.
+Environments, and devices within them, run one after the other.
 
 Only transient failures are retried: the server died or hung, no process could be forked, or a child
 was killed by a signal. A request that was running when its server died is retried without any other
@@ -21,9 +20,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count, groupby, zip_longest
+from itertools import count, groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -32,7 +31,7 @@ from compilewatch.contract import messages, processes
 from compilewatch.contract.failures import DISK_FAILURE, place_in_dump
 from compilewatch.contract.messages import ARTIFACTS_FOLDER
 from compilewatch.environments import Environments
-from compilewatch.errors import CompilewatchError, LauncherError
+from compilewatch.errors import LauncherError
 from compilewatch.launchers import Completed, Running, by_environment, device_of_worker
 from compilewatch.launchers.peer import ServerProcess
 
@@ -218,20 +217,14 @@ class LocalExecution:
         self.done: list[Completed] = []
         self.deaths_in_a_row = 0
 
-    def run(self, following: LocalExecution | None = None) -> Iterator[Completed]:
-        """Yield every result. Closing it early ends the server and deletes the scratch folders.
-
-        The server of the batch that is `following` starts when this one leaves a slot free.
-        """
+    def run(self) -> Iterator[Completed]:
+        """Yield every result. Closing it early ends the server and deletes the scratch folders."""
         try:
             while self.requests or self.retries or self.sent:
                 server = self.launcher.server(
                     self.name, self.targets, device=self.device, real_device=self.real_device
                 )
                 self._send_next(server)
-                if following is not None and len(self.sent) < self.launcher.jobs:
-                    self.launcher.prepare(following)
-                    following = None
                 for report in server.reports(POLL_SECONDS if self.sent else 0.0):
                     self._take(report)
                 self.launcher.warn_if_slow(server)
@@ -473,7 +466,6 @@ class LocalLauncher:
         self._known = Environments(cache)
         self._described: dict[str, records.Environment] = {}
         self._server: ServerProcess | None = None
-        self._next: ServerProcess | None = None
         self._batch: LocalExecution | None = None
         self.numbers = count(1)
         self._warn = warn
@@ -491,23 +483,18 @@ class LocalLauncher:
         return tuple(self._describe(name) for name in self._names)
 
     def close(self) -> None:
-        """End the server and its children, and the server that was started in advance."""
-        for server in (self._server, self._next):
-            if server is not None:
-                server.close()
-        self._server = self._next = None
+        """End the server and its children."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def run(self, requests: Iterable[records.Request], scratch: Path) -> Iterator[Completed]:
         """See `Launcher.run`. Closing the generator early ends the server and its children."""
         groups = by_environment(requests, self._names, "this launcher has")
-        batches = [
-            LocalExecution(self, name, deque(part), scratch.resolve())
-            for name, group in groups.items()
-            for _, part in groupby(group, key=device_of_worker)
-        ]
-        for batch, following in zip_longest(batches, batches[1:]):
-            self._batch = batch
-            yield from batch.run(following)
+        for name, group in groups.items():
+            for _, part in groupby(group, key=device_of_worker):
+                self._batch = LocalExecution(self, name, deque(part), scratch.resolve())
+                yield from self._batch.run()
 
     def running(self) -> list[Running]:
         """See `Launcher`."""
@@ -533,29 +520,20 @@ class LocalLauncher:
         real_device: bool = False,
     ) -> ServerProcess:
         """The running server of an environment and device, started for `targets` if need be."""
-        worker = (name, device, real_device)
-        if self._server is not None and not self._server.suits(*worker):
-            self._server.close()
-            self._server = None
-        if self._server is None and self._next is not None and self._next.suits(*worker):
-            self._server, self._next = self._next, None
+        if self._server is not None and not self._server.suits(name, device, real_device):
+            self.close()
         if self._server is None:
-            self._server = self._start(name, targets, device=device, real_device=real_device)
+            self._server = ServerProcess(
+                name,
+                self._known.interpreter(name),
+                self.jobs,
+                self._timeout_seconds,
+                targets,
+                single=self._single,
+                device=device,
+                real_device=real_device,
+            )
         return self._server
-
-    def prepare(self, batch: LocalExecution) -> None:
-        """Start the server of the next batch. If that fails, it is said when it is needed."""
-        if self._next is None:
-            with contextlib.suppress(CompilewatchError):
-                self._next = self._start(
-                    batch.name, batch.targets, device=batch.device, real_device=batch.real_device
-                )
-
-    def _start(self, name: str, targets: Iterable[str], **device: Any) -> ServerProcess:
-        chosen, seconds = self._known.interpreter(name), self._timeout_seconds
-        return ServerProcess(
-            name, chosen, self.jobs, seconds, targets, single=self._single, **device
-        )
 
     def warn_if_slow(self, server: ServerProcess) -> None:
         """Log once per environment that its server cannot fork."""

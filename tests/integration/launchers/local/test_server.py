@@ -278,40 +278,16 @@ def test_the_server_queue_is_kept_full_but_no_fuller(
     assert len(list(answers)) == 8
 
 
-def _two_environments(
-    bare_python: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[LocalLauncher, list[Request]]:
-    interpreter = environments.INTERPRETERS["bare"]
-    monkeypatch.setitem(environments.INTERPRETERS, "other", interpreter)
-    asked = [bare_request("ok", key=f"first-{n}") for n in range(3)]
-    asked.append(bare_request("ok", key="second", environment="other"))
-    return LocalLauncher(2, ("bare", "other")), asked
-
-
-def test_the_next_server_starts_in_advance_and_ends_with_its_launcher(
-    bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher, asked = _two_environments(bare_python, monkeypatch)
-    asked[2] = ask("hang", deadlines=hurried("create", 0.5))
-    with launcher:
-        answers: Any = launcher.run(asked, scratch)
-        for _ in range(3):
-            next(answers)
-        prepared = launcher._next  # while the last request still runs
-        assert prepared is not None
-        answers.close()
-    assert has_ended(prepared.process.pid)
-
-
 def test_the_next_server_that_cannot_start_loses_no_result_of_this_one(
     bare_python: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher, asked = _two_environments(bare_python, monkeypatch)
+    asked = [bare_request("ok", key=f"first-{n}") for n in range(3)]
+    asked.append(bare_request("ok", key="second", environment="other"))
     missing = Interpreter(executable=str(bare_python.with_name("missing")))
     monkeypatch.setitem(environments.INTERPRETERS, "other", missing)
     answered: list[str] = []
     with pytest.raises(CompilewatchError, match=r"'other'.*cannot be started"):  # noqa: PT012
-        for done in launcher.run(asked, scratch):
+        for done in LocalLauncher(2, ("bare", "other")).run(asked, scratch):
             answered.append(done.result.request.key)  # noqa: PERF401  (some before the error)
     assert sorted(answered) == ["first-0", "first-1", "first-2"]
 
