@@ -28,7 +28,7 @@ from compilewatch.records import Build, ConfigBuild, FactoryBuild, ModelSpec, Re
 from compilewatch.report.terminal import console, model_panel, row_panel, table
 from compilewatch.report.wording import memory, plural
 from compilewatch.sinks import ADDRESSES, remote_sinks
-from compilewatch.sources.own import dotted_model, own_model
+from compilewatch.sources.own import own_model
 from compilewatch.sources.select import in_pool
 from compilewatch.store import Store, StoredRun, freed_bytes, restore_artifacts
 
@@ -177,8 +177,7 @@ def _meant(model: str, stored: Sequence[ModelSpec]) -> ModelSpec | None:
     if (stored_spec := in_pool(model, stored)) is not None:
         return stored_spec
     with contextlib.suppress(errors.ConfigError):
-        own = own_model(model) or dotted_model(model)
-        if own is not None:
+        if (own := own_model(model)) is not None:
             return next((spec for spec in stored if _same(spec.build, own.build)), None)
     return None
 

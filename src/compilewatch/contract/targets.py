@@ -413,7 +413,7 @@ def _searched_alone(request: records.Request) -> str | None:
     if not isinstance(build, records.FactoryBuild):
         return None
     module = build.factory.partition(":")[0]
-    if name in (build.factory, module, build.factory.replace(":", ".")):
+    if name == build.factory:
         return str(Path.cwd().resolve())
     path = name if name.endswith(".py") else name.rpartition(":")[0]
     if not path.endswith(".py"):

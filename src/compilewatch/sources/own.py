@@ -202,24 +202,6 @@ def own_model(
     return factory_spec(name, name, python_path=_searched(path, python_path), root=root)
 
 
-def dotted_model(
-    name: str, python_path: Sequence[Path] = (), root: Path | None = None
-) -> ModelSpec | None:
-    """The model that `module` or `module.factory` names; None if there is no such module."""
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
-        return None
-    searched = _searched(name, python_path)
-    module, _, attribute = name.rpartition(".")
-    for candidate, attribute_name in ((name, ""), (module, attribute)):
-        file = _module_file(candidate, searched, root) if candidate else None
-        # A name without a dot is one of the team's own modules, never an installed package.
-        if file is None or ("." not in name and not searched):
-            continue
-        callable_name = attribute_name or only_factory(file, candidate)
-        return factory_spec(f"{candidate}:{callable_name}", name, python_path=searched, root=root)
-    return None
-
-
 def folder_spec(
     folder: Path, name: str, *, weights: bool = False, trust: bool = False, root: Path | None = None
 ) -> ModelSpec:

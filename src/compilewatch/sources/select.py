@@ -10,7 +10,7 @@ from pathlib import Path
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
-from compilewatch.sources.own import dotted_model, is_file, own_model
+from compilewatch.sources.own import is_file, own_model
 
 Models = Sequence[ModelSpec] | Callable[[], Sequence[ModelSpec]]
 """The models of a source, or what reads them."""
@@ -89,8 +89,6 @@ def by_name(
                 continue
             if specs_of := _in_pool(name, pools[-1]):
                 return specs_of
-        if own := dotted_model(name, python_path, transformers):
-            return (own,)
         raise unread or UnknownModelError(_unknown(name, pools), name)
 
     chosen: dict[str, ModelSpec] = {}

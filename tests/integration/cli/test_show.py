@@ -38,7 +38,7 @@ def test_a_model_is_found_by_name_family_file_or_module(
     for name, model in (
         ("bertformaskedlm", "BertForMaskedLM"),
         ("bert", "BertModel"),
-        *((name, "team/net") for name in ("./mynet.py", "mynet:build", "mynet.build")),
+        *((name, "team/net") for name in ("./mynet.py", "mynet:build")),
     ):
         assert found(tmp_path / "o", name) == (run, [model])
     with pytest.raises(UnknownModelError, match="similar names: BertModel"):

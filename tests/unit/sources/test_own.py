@@ -8,7 +8,7 @@ import pytest
 
 from compilewatch.errors import ConfigError, MissingModuleError
 from compilewatch.records import ModelSpec
-from compilewatch.sources.own import dotted_model, own_model, with_inputs
+from compilewatch.sources.own import own_model, with_inputs
 
 NET = """
 import torch
@@ -51,16 +51,16 @@ def build_of(spec: ModelSpec | None) -> Any:
 
 
 def built(name: str, python_path: tuple[Path, ...] = ()) -> tuple[str, str | None]:
-    build = build_of(own_model(name, python_path) or dotted_model(name, python_path))
+    build = build_of(own_model(name, python_path))
     return build.factory, build.path
 
 
 @pytest.mark.parametrize(
     ("name", "text", "factory"),
     [
-        # The only function that returns a model, however the file or the module is named.
-        *((name, NET + BUILD, "build") for name in ("./mynet.py", "mynet.py", "mynet")),
-        *((f"{name}build", NET + BUILD, "build") for name in ("./mynet.py:", "mynet:", "mynet.")),
+        # The only function that returns a model, however the file is named.
+        *((name, NET + BUILD, "build") for name in ("./mynet.py", "mynet.py")),
+        *((f"{name}build", NET + BUILD, "build") for name in ("./mynet.py:", "mynet:")),
         # Without functions, the class that no other uses.
         ("./mynet.py", NET, "Net"),
         # Of several functions, the one that is called like a factory.
@@ -81,11 +81,7 @@ def test_a_module_is_found_where_it_lies(here: Path) -> None:
     first, second = here / "none", here / "lib"
     both = f"{first}{os.pathsep}{second}"
     assert built("theirs:build", (first, second)) == ("theirs:build", both)
-    assert built("theirs.build", (second,)) == ("theirs:build", str(second))
-    # An installed package is found by its dotted name only.
-    assert built("jinja2.Environment") == ("jinja2:Environment", None)
-    assert dotted_model("jinja2") is None
-    assert dotted_model("BretModel") is None
+    assert built("jinja2:Environment") == ("jinja2:Environment", None)
     assert own_model("someone/something") is None
 
 
@@ -101,7 +97,6 @@ def test_modules_are_searched_in_the_environment(here: Path) -> None:
         assert (build.factory, build.path) == (name, None)
         with pytest.raises(MissingModuleError):
             own_model(name)
-    assert dotted_model("elsewhere.nets.build", root=root) is not None
     with pytest.raises(MissingModuleError):
         own_model("jinja2:Environment", root=root)
 
