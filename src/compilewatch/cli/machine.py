@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import msgspec
-from packaging.version import Version
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
@@ -25,7 +24,7 @@ from compilewatch.contract.processes import program
 from compilewatch.contract.targets import CPU, TARGETS, device_kinds
 from compilewatch.data import read_overrides
 from compilewatch.environments import INTERPRETERS, Environments, create_command
-from compilewatch.environments.creation import create, recipe_of, releases, remove, sizes_of
+from compilewatch.environments.creation import create, recipe_of, remove, sizes_of
 from compilewatch.errors import CompilewatchError, ConfigError, InterpreterError
 from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.neuron import installed
@@ -91,30 +90,6 @@ def _worker(*, fresh: bool = False) -> DoctorCheck:
         measured.threads == 1,
         cannot_fork(DEFAULT_ENVIRONMENT, measured.threads),
     )
-
-
-def _releases() -> Iterator[DoctorCheck]:
-    """Whether the package index has a newer torch or transformers than this environment."""
-    try:
-        here = Environments().describe(DEFAULT_ENVIRONMENT).packages
-    except CompilewatchError:
-        return  # `_interpreter` reports it
-    for package in ("torch", "transformers"):
-        name, known = f"{package} release", here.get(package)
-        if known is None:
-            continue
-        try:
-            newest = releases(package)[-1]
-        except InterpreterError as error:
-            yield _judged(name, str(error), False)
-            continue
-        behind = newest > Version(known)
-        yield _judged(
-            name,
-            f"{newest}; {known} is installed" if behind else str(newest),
-            not behind,
-            "`make lock` updates torch and transformers to the newest pair that works",
-        )
 
 
 def _machine(settings: Settings) -> Iterator[DoctorCheck]:
@@ -234,9 +209,8 @@ def _hub(settings: Settings) -> Iterator[DoctorCheck]:
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON list.")
-@click.option("--online", is_flag=True, help="Also check the package index for newer releases.")
 @options.fresh
-def doctor_command(as_json: bool, online: bool, fresh: bool) -> int:
+def doctor_command(as_json: bool, fresh: bool) -> int:
     """Show what this machine can run, what is missing, and which command installs it.
 
     A worker is started and compiles a small model, as in a sweep. The result is kept until the
@@ -247,7 +221,6 @@ def doctor_command(as_json: bool, online: bool, fresh: bool) -> int:
     settings = load_settings()
     checks = [
         *_interpreter(fresh),
-        *(_releases() if online else ()),
         *_inputs(settings),
         *_environments(settings, fresh),
         *_machine(settings),
