@@ -69,6 +69,7 @@ def view(
     if other is None:
         return replace(seen, notes=tuple(notes))
     compared = comparison.compare(other.run, other.results(), run, results)
+    changed = {(change.model, change.target) for change in compared.changes}
     notes += (line for line in other.damaged if line not in notes)
     return replace(
         seen,
@@ -76,7 +77,11 @@ def view(
         baseline=other.run,
         differences=compared.differences,
         notes=tuple(notes),
-        before=_before(other.results(), results, compared.changes),
+        before={
+            (old.request.model.name, old.request.target): old
+            for old in other.results()
+            if (old.request.model.name, old.request.target) in changed
+        },
     )
 
 
@@ -117,22 +122,6 @@ def view_between(
         differences=compared.differences,
         notes=tuple(dict.fromkeys([*base.damaged, *stored.damaged])),
     )
-
-
-def _before(
-    olds: Iterable[records.Result],
-    news: Iterable[records.Result],
-    changes: Iterable[records.Change],
-) -> dict[tuple[str, records.Target], records.Result]:
-    """The results of the baseline with a change, or whose breaks are at different code now."""
-    changed = {(change.model, change.target) for change in changes}
-    after = {(r.request.model.name, r.request.target): r for r in news}
-    before = {(r.request.model.name, r.request.target): r for r in olds}
-    return {
-        key: old
-        for key, old in before.items()
-        if key in changed or (key in after and comparison.changed_breaks(old, after[key]))
-    }
 
 
 def _past(

@@ -111,9 +111,6 @@ class RunReport:
             kind: [change for change in by_downloads if change.kind is kind]
             for kind in records.ChangeKind
         }
-        # Models and targets whose breaks are at other code than in the baseline, and no change.
-        changed = {(change.model, change.target) for change in view.changes}
-        self.moved = tuple(key for key in view.before if key not in changed)
         # What to fix first, by line and by id; empty where no model has a graph break.
         ranked = (Leverage(results, by=by, top=FIXES_SHOWN) for by in By)
         steps_of = {steps.by: steps for steps in ranked if steps.fixes}

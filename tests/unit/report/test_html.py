@@ -195,18 +195,6 @@ def test_an_empty_run_has_a_report_too() -> None:
     assert "This run is interrupted." in text
 
 
-def test_a_moved_break_is_shown_though_no_result_has_changed() -> None:
-    before, after = (
-        factories.result(breaks=(factories.graph_break(source_start=12, source=(code,)),))
-        for code in ("if x:", "if x > 0:")
-    )
-    kept = {("BertModel", Target()): before}
-    found = rendered(after, baseline=factories.run("20260101-030405-0001"), before=kept)
-    text = found["changes.html"].text
-    assert "No result has changed. Moved 1 Graph breaks at other code" in text
-    assert "12 if x: Now : Data-dependent branching modeling_bert.py:12 12 if x > 0:" in text
-
-
 def test_a_trend_needs_three_runs_and_a_family_chart_families_of_several(folder: Path) -> None:
     charts = {"families.svg", "families-narrow.svg", "trend.svg", "trend-narrow.svg"}
     assert {path.name for path in (folder / "charts").iterdir()} == charts
