@@ -21,7 +21,7 @@ from compilewatch.extras.executor.trainium import Prices
 from compilewatch.extras.papers.calls import ModelPrices, PaperRules
 from compilewatch.extras.profiles.records import PROFILE_VERSION
 from compilewatch.plan import Expectations
-from compilewatch.sinks.prometheus import metrics_page
+from compilewatch.sinks import prometheus
 from compilewatch.sources.hub.pulled import PulledList
 from compilewatch.sources.hub.repositories import RemoteCode, ReviewedRepositories
 from compilewatch.sources.own import Manifest
@@ -80,6 +80,40 @@ def cli_page() -> str:
             inner = click.Context(part, info_name=name, parent=child, terminal_width=100)
             lines.append(f"### {verb} {name}\n\n```\n{part.get_help(inner)}\n```\n")
     return "\n".join(lines)
+
+
+def metrics_page() -> str:
+    """Every metric of the core and the extras, and the values of their labels."""
+    lines = [
+        "# Metrics",
+        "",
+        "Every run writes `metrics.prom` in the Prometheus text format and pushes the same metrics",
+        "to a Pushgateway if `pushgateway.url` is set. A value describes the run that it belongs",
+        "to; nothing accumulates from run to run. A number that was not measured is absent, not",
+        "zero.",
+        "",
+        "A push replaces all metrics of a group, so that models and targets that are no longer",
+        "evaluated disappear. There is one group for each source and target (`target`) and one for",
+        "each source (`run`: metrics about all targets of its latest run), both with the job",
+        "`compilewatch`. One more group has the job `compilewatch_publisher` (`publisher`: the",
+        "state of publication itself; not in the file), and two have the job `compilewatch_papers`",
+        "(`papers`: what became of the stored papers, by the origin of the code).",
+        "",
+        "`compile_breaks_total` has the type counter because of its name, but starts again with",
+        "every run: query it with `sum by (model, commit, reason) (compile_breaks_total)`, not",
+        "with `rate()`. All other metrics are gauges.",
+        "",
+        "| Metric | Group | Labels | Meaning |",
+        "|---|---|---|---|",
+    ]
+    for definition in prometheus.all_definitions():
+        labels = ", ".join(f"`{label}`" for label in definition.labels)
+        lines.append(
+            f"| `{definition.name}` | {definition.group.name} | {labels} | {definition.help} |"
+        )
+    lines += ["", "## Labels", "", "| Label | Values |", "|---|---|"]
+    lines += [f"| `{label}` | {meaning} |" for label, meaning in prometheus.all_labels().items()]
+    return "\n".join(lines) + "\n"
 
 
 def struct_section(

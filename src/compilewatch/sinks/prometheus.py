@@ -6,7 +6,7 @@ gauges except `compile_breaks_total`, whose name dashboards use: promtool accept
 starts again with every run: use it directly, because `rate()` and `increase()` have no meaning for
 it.
 
-docs/metrics.md is generated from the table.
+docs/metrics.md is generated from the table and from `LABELS`.
 """
 
 from collections import Counter, defaultdict
@@ -813,37 +813,3 @@ def all_labels() -> dict[str, str]:
     for module in extras.METRICS.values():
         labels |= plugins.load(f"{module}:LABELS")
     return labels
-
-
-def metrics_page() -> str:
-    """Return docs/metrics.md, made from the definitions and `LABELS`."""
-    lines = [
-        "# Metrics",
-        "",
-        "Every run writes `metrics.prom` in the Prometheus text format and pushes the same metrics",
-        "to a Pushgateway if `pushgateway.url` is set. A value describes the run that it belongs",
-        "to; nothing accumulates from run to run. A number that was not measured is absent, not",
-        "zero.",
-        "",
-        "A push replaces all metrics of a group, so that models and targets that are no longer",
-        "evaluated disappear. There is one group for each source and target (`target`) and one for",
-        "each source (`run`: metrics about all targets of its latest run), both with the job",
-        "`compilewatch`. One more group has the job `compilewatch_publisher` (`publisher`: the",
-        "state of publication itself; not in the file), and two have the job `compilewatch_papers`",
-        "(`papers`: what became of the stored papers, by the origin of the code).",
-        "",
-        "`compile_breaks_total` has the type counter because of its name, but starts again with",
-        "every run: query it with `sum by (model, commit, reason) (compile_breaks_total)`, not",
-        "with `rate()`. All other metrics are gauges.",
-        "",
-        "| Metric | Group | Labels | Meaning |",
-        "|---|---|---|---|",
-    ]
-    for definition in all_definitions():
-        labels = ", ".join(f"`{label}`" for label in definition.labels)
-        lines.append(
-            f"| `{definition.name}` | {definition.group.name} | {labels} | {definition.help} |"
-        )
-    lines += ["", "## Labels", "", "| Label | Values |", "|---|---|"]
-    lines += [f"| `{label}` | {meaning} |" for label, meaning in all_labels().items()]
-    return "\n".join(lines) + "\n"
