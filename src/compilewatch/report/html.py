@@ -490,10 +490,8 @@ def moment(time: str) -> str:
     return f"{datetime.fromisoformat(time):%-d %b %Y, %H:%M} UTC"
 
 
-PHONE_PIXELS, DESK_PIXELS = 330, 800
-"""Minimum width of the strip. A number that does not fit on a phone is shown on wide pages only."""
-
-DIGIT_PIXELS = 8
+STRIP_PIXELS, DIGIT_PIXELS = 800, 8
+"""The width of a strip on a wide page, which alone has its numbers, and of a digit."""
 
 
 def strip(result: records.Result) -> dict[str, Any] | None:
@@ -501,9 +499,9 @@ def strip(result: records.Result) -> dict[str, Any] | None:
 
     None where it has one graph without a break, or none was recorded. Each of `segments` is a
     graph; its `cut` numbers the break that it ended in, from 1 as listed, and is 0 for none;
-    `ops_shown` and `cut_shown` are the style class of the number, None if there is no space for it.
-    `cuts` are (number, break, how often) in the strip; `elsewhere` counts breaks that ended no
-    graph, since nothing had been captured before them; `described` is the strip in words.
+    `ops_shown` and `cut_shown` say whether there is space for the number. `cuts` are (number,
+    break, how often) in the strip; `elsewhere` counts breaks that ended no graph, since nothing had
+    been captured before them; `described` is the strip in words.
     """
     ends = [end if 0 <= end < len(result.breaks) else -1 for end in result.graph_ends]
     count = len(ends)
@@ -514,22 +512,19 @@ def strip(result: records.Result) -> dict[str, Any] | None:
     scale = (100 - gap * count - least * count) / (sum(result.graph_ops) or 1)
     segments: list[dict[str, Any]] = []
     words: list[str] = []
-    x, last = 0.0, {"": -100.0, "wide": -100.0}
+    x, last = 0.0, -100.0
     for ops, end in zip(result.graph_ops, ends, strict=True):
         width = least + ops * scale
         cut_x = x + width + gap / 3
-        place, cut_shown = "", None
+        place, cut_shown = "", False
         words.append(f"{ops} operations")
         if end >= 0:
             graph_break = result.breaks[end]
             place = f"{graph_break.file}:{graph_break.line}"
             words[-1] += f", graph break at {place}"
-            cut_shown = _shown(end + 1, cut_x - last[""], cut_x - last["wide"])
-        for style in {None: (), "wide": ("wide",), "": ("", "wide")}[cut_shown]:
-            last[style] = cut_x
-        segments.append(
-            {"x": x, "width": width, "ops": ops, "ops_shown": _shown(ops, width, width)}
-        )
+            cut_shown = _fits(end + 1, cut_x - last)
+        last = cut_x if cut_shown else last
+        segments.append({"x": x, "width": width, "ops": ops, "ops_shown": _fits(ops, width)})
         segments[-1] |= {"cut": end + 1, "cut_x": cut_x, "cut_shown": cut_shown, "place": place}
         x += width + gap
     counts = Counter(end for end in ends if end >= 0)
@@ -543,9 +538,6 @@ def strip(result: records.Result) -> dict[str, Any] | None:
     }
 
 
-def _shown(number: int, on_phone: float, on_desk: float) -> str | None:
-    """The style class of a number that has so many percent of the strip on either page."""
-    needed = 100 * (len(str(number)) + 1) * DIGIT_PIXELS
-    if on_desk * DESK_PIXELS < needed:
-        return None
-    return "" if on_phone * PHONE_PIXELS >= needed else "wide"
+def _fits(number: int, width: float) -> bool:
+    """Whether a number fits into so many percent of a strip."""
+    return width * STRIP_PIXELS >= 100 * (len(str(number)) + 1) * DIGIT_PIXELS
