@@ -531,8 +531,6 @@ def _print_report(report: PullReport) -> None:
     click.echo(f"{models}, {report.configs:,} with a configuration: {report.path}")
     for reason, count in sorted(report.problems.items(), key=lambda kv: -kv[1]):
         click.echo(f"  {count} skipped: {reason}")
-    if report.figures:
-        click.echo(f"Figures by architecture: {report.figures}")
     if report.partial:
         click.echo(f"Incomplete: {report.message}", err=True)
         if report.kept:

@@ -5,8 +5,6 @@ header and one row for each `model_type`, most used first.
 """
 
 import csv
-import io
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from compilewatch.errors import ConfigError
@@ -42,23 +40,3 @@ def read_popularity(*paths: Path, library: str | None = None) -> dict[str, int]:
             except ValueError as exc:
                 raise ConfigError(f"{path}, line {lines[rows.line_num - 1][0]}: {exc}") from exc
     return downloads
-
-
-def popularity_csv(models: Iterable[tuple[str, str, int]], provenance: Mapping[str, str]) -> str:
-    """Return the text of a popularity file from (model type, model, downloads).
-
-    Downloads are added up by model type; the most used comes first. `provenance` becomes the
-    comment lines.
-    """
-    grouped: dict[str, list[tuple[int, str]]] = {}
-    for model_type, model, downloads in models:
-        grouped.setdefault(model_type, []).append((downloads, model))
-    totals = {name: sum(downloads for downloads, _ in of) for name, of in grouped.items()}
-    out = io.StringIO()
-    out.writelines(f"# {key}: {value}\n" for key, value in provenance.items())
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for name in sorted(grouped, key=lambda name: (-totals[name], name)):
-        most, model = max(grouped[name])
-        writer.writerow((name, totals[name], len(grouped[name]), model, most))
-    return out.getvalue()

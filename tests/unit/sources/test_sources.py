@@ -12,7 +12,7 @@ from compilewatch.data import POPULARITY
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.libraries import PackageSource
-from compilewatch.sources.popularity import popularity_csv, read_popularity
+from compilewatch.sources.popularity import read_popularity
 from compilewatch.sources.transformers import read_library
 from tests import factories
 
@@ -102,13 +102,6 @@ def test_a_pipeline_is_the_row_of_its_models(
     assert named == ["BertModel", "diffusers/Codec", "TextTower", "OtherPipeline"]
     assert sources.with_parts(["BertModel"], places) == ["BertModel"]
     assert sources.with_parts(None, places) is None
-
-
-def test_downloads_are_added_up_by_type() -> None:
-    models = [("bert", "a/x", 5), ("t5", "b/y", 9), ("bert", "c/z", 8)]
-    comment, _, *rows = popularity_csv(models, {"source": "a test"}).splitlines()
-    assert comment == "# source: a test"
-    assert rows == ["bert,13,2,c/z,8", "t5,9,1,b/y,9"]
 
 
 HEADER = "model_type,downloads_30d,models,top_model,top_model_downloads_30d\n"

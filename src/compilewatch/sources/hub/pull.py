@@ -35,7 +35,6 @@ from compilewatch.sources.hub import pulled as lists
 from compilewatch.sources.hub import repositories
 from compilewatch.sources.hub.formats import kept_files, kept_tags
 from compilewatch.sources.hub.pulled import SORTS
-from compilewatch.sources.popularity import popularity_csv
 
 
 def problem_of(exc: Exception) -> str:
@@ -490,12 +489,12 @@ class _Puller:
 def _write(
     path: Path, query: lists.PulledQuery, puller: _Puller, earlier: dict[str, lists.PulledModel]
 ) -> lists.PullReport:
-    """Write list and figures; an interrupted pull keeps the other models of the earlier list."""
+    """Write the list; an interrupted pull keeps the other models of the earlier one."""
     endpoint = puller.api.endpoint
     models = [puller.done[info.id] for info in puller.listed if info.id in puller.done]
     if not models:
         raise SourceError(puller.message or f"{endpoint}: no model could be fetched")
-    partial, message, figures, kept = puller.message is not None, None, None, []
+    partial, message, kept = puller.message is not None, None, []
     if partial:
         kept = [model for name, model in earlier.items() if name not in puller.done]
         message = f"{len(models)} of {query.top} models pulled, then: {puller.message}"
@@ -509,15 +508,6 @@ def _write(
         model=[*models, *kept],
     )
     lists.write_pulled(path, pulled)
-    if query.sort == "downloads" and not query.is_filtered and not partial:
-        counted = [(m.model_type, m.repository, m.downloads or 0) for m in models if m.model_type]
-        provenance = {
-            "source": f"{endpoint}, {len(counted)} most-downloaded models with a model type",
-            "date": now[:10],
-            "use": "compare with inputs/popularity.csv, then copy it there",
-        }
-        figures = path.with_name("popularity.csv")
-        write_atomically(figures, popularity_csv(counted, provenance).encode())
     problems = Counter(m.problem or NO_CONFIGURATION for m in models if not m.config)
     return lists.PullReport(
         path=str(path),
@@ -527,5 +517,4 @@ def _write(
         partial=partial,
         message=message,
         kept=len(kept),
-        figures=str(figures) if figures else None,
     )

@@ -28,10 +28,6 @@ class PulledQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     family: str | None = None
     library: str | None = None
 
-    @property
-    def is_filtered(self) -> bool:
-        return any((self.task, self.family, self.library))
-
 
 class PulledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model at a commit. `config` is relative to the list.
@@ -74,9 +70,7 @@ class PulledList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class PullReport(Record, frozen=True, kw_only=True):
     """The outcome of a pull. `problems` counts the models without a configuration, by reason.
 
-    `kept` counts models of the earlier list that an interrupted pull did not reach; `figures` is
-    the file of refreshed figures by architecture, which a complete pull of the most-downloaded
-    models writes.
+    `kept` counts models of the earlier list that an interrupted pull did not reach.
     """
 
     path: str
@@ -86,7 +80,6 @@ class PullReport(Record, frozen=True, kw_only=True):
     partial: bool = False
     message: str | None = None
     kept: int = 0
-    figures: str | None = None
 
 
 def pulled_path() -> Path:

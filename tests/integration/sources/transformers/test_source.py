@@ -8,7 +8,7 @@ import pytest
 
 from compilewatch.errors import UsageError
 from compilewatch.sources import transformers
-from compilewatch.sources.popularity import popularity_csv
+from compilewatch.sources.popularity import COLUMNS
 from compilewatch.sources.transformers import LibrarySource
 from tests import factories
 
@@ -120,7 +120,7 @@ def test_every_class_is_built_from_its_configuration(scans: Path) -> None:
 
 def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:
     figures = tmp_path / "popularity.csv"
-    figures.write_text(popularity_csv([("b-eye", "org/eye", 7)], {}))
+    figures.write_text(f"{','.join(COLUMNS)}\nb-eye,7,1,org/eye,7\n")
     of: dict[str, Any] = {"package": miniature, "cache": tmp_path / "cache"}
     models = LibrarySource(popularity=figures, **of).models()
     assert [(s.name, s.family, s.downloads) for s in models] == [
