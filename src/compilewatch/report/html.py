@@ -427,6 +427,16 @@ def family_counts(models: Iterable[ModelPage]) -> Counter[ResultGroup]:
     return Counter(outcome(result) for model in models for result in model.results)
 
 
+def outcome_columns(outcomes: Mapping[ResultGroup, str]) -> list[str]:
+    """The columns of results by outcome; a narrow page has passes and graph breaks alone."""
+    usual = (ResultGroup.PASS, ResultGroup.GRAPH_BREAK)
+    return [
+        f"{wording.FORECAST_GROUPS.get(kind, label).capitalize()}"
+        f"|number{'' if kind in usual else ' wide'}"
+        for kind, label in outcomes.items()
+    ]
+
+
 def anchor(label: str) -> str:
     """The id of a target's section on the page of a model."""
     return "on-" + re.sub(r"[^A-Za-z0-9_.-]", "-", label)
