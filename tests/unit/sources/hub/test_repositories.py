@@ -403,6 +403,7 @@ def test_a_configuration_that_is_not_there_is_named(inputs: Path, miniature: Pat
         )
 
 
+@pytest.mark.timeout(400)  # it scans all of Transformers, on a machine that may be busy
 def test_all_shipped_lines_resolve_and_all_configurations_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
