@@ -27,7 +27,8 @@ class ExampleInputs:
     `strategy` names how they were made (`text`, `vision`, `file`, `factory`, …);
     `dynamic_shapes` maps an argument name to the dimensions that may vary (`{dim: "batch"}`).
     `guessed` says what was guessed, a line for each tensor; without it, a person or a reviewed rule
-    is responsible for the inputs.
+    is responsible for the inputs. `generation` are the arguments of the model's own `generate`,
+    where they are others.
     """
 
     strategy: str
@@ -35,6 +36,7 @@ class ExampleInputs:
     kwargs: dict[str, Any] = field(default_factory=dict)
     dynamic_shapes: dict[str, dict[int, str]] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
+    generation: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

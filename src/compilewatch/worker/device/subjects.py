@@ -29,7 +29,12 @@ def on_device(subject: Subject, device: torch.device, *, inputs_only: bool = Fal
         return converted(value, lambda tensor: tensor.to(device), device)
 
     here = subject.inputs
-    inputs = dataclasses.replace(here, args=moved(here.args), kwargs=moved(here.kwargs))
+    inputs = dataclasses.replace(
+        here,
+        args=moved(here.args),
+        kwargs=moved(here.kwargs),
+        generation=moved(here.generation),
+    )
     subject = dataclasses.replace(subject, inputs=inputs)
     return subject if inputs_only else _moved(subject, lambda module: module.to(device))
 

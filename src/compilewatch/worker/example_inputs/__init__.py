@@ -123,6 +123,7 @@ def _derive(context: Context, name: str, where: str) -> ExampleInputs:
         strategy="+".join(context.strategies) or "signature",
         kwargs=context.values,
         dynamic_shapes=dynamic_shapes(context.values, context.batch),
+        generation=context.generation,
     )
     if missing:
         raise UnknownArgumentsError(name, missing, inputs, where)
@@ -174,7 +175,8 @@ class AppliedSettings(msgspec.Struct, frozen=True, kw_only=True):
     `drop`: arguments that keep their defaults. `batch`: rows, for models that require a number.
     `sequence`: tokens of text. `tokens`: the placeholder id of a medium (a number or `config.…`), 0
     for none. `features`: features per row of a medium, if the model has no method for it. `cache`:
-    tokens in the cache that another model filled, for models that only read one.
+    tokens in the cache that another model filled, for models that only read one. `generation`: a
+    table for each argument of `generate`, where those of the forward are others.
     """
 
     drop: tuple[str, ...] = ()
@@ -183,6 +185,7 @@ class AppliedSettings(msgspec.Struct, frozen=True, kw_only=True):
     tokens: dict[str, int | str] = {}
     features: dict[str, int] = {}
     cache: int | None = None
+    generation: dict[str, Any] = {}
 
 
 SETTINGS = frozenset(AppliedSettings.__struct_fields__)
@@ -222,6 +225,8 @@ def _apply_overrides(ctx: Context, request: records.Request, tier: records.Tier)
         if settings.cache is not None:
             ctx.values["past_key_values"] = filled_cache(ctx, settings.cache)
         ctx.tokens = {m: files.size_of("tokens", t, resolve) for m, t in settings.tokens.items()}
+        for name, spec in settings.generation.items():
+            ctx.generation[name] = files.from_spec(name, spec, resolve, ctx.dtype)
         for name, spec in arguments.items():
             if name in ctx.signature.parameters and name not in ctx.dropped:
                 ctx.values[name] = files.from_spec(name, spec, resolve, ctx.dtype)

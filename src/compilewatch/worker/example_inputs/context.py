@@ -93,6 +93,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "audio": ("audio", "speech", "sound", "acoustic", "codec", "encoder"),
     "text": ("text", "language", "llm", "decoder"),
     "decoder": ("decoder", "text", "language"),
+    "encoder": ("encoder", "text", "language"),
     "qformer": ("qformer",),
 }
 """Words in the name of a sub-configuration of a medium, best first."""
@@ -125,6 +126,7 @@ class Context:
         self.features: dict[str, int] = {}
         self.dropped = without
         self.values: dict[str, Any] = {}
+        self.generation: dict[str, Any] = {}
         self.strategies: dict[str, None] = {}
         self._rule = rule
         self._pending: list[str] = []
@@ -256,7 +258,8 @@ class Context:
             embedding = next((m for m in modules if isinstance(m, nn.Embedding)), None)
         if isinstance(embedding, nn.Embedding):
             return int(embedding.num_embeddings)
-        return self.number("vocab_size", kind="text", default=1000)
+        of_encoder = "decoder_input_ids" in self.signature.parameters
+        return self.number("vocab_size", kind="encoder" if of_encoder else "text", default=1000)
 
     # --- tensors ---------------------------------------------------------------------------
 

@@ -268,8 +268,9 @@ def call(function: Callable[..., Any], values: dict[str, Any], mode: FakeTensorM
 
 def to_fake(inputs: ExampleInputs, fake_mode: FakeTensorMode) -> ExampleInputs:
     """Return the same inputs with each tensor made fake under a mode."""
-    args, kwargs = fake_values((inputs.args, inputs.kwargs), fake_mode)
-    return replace(inputs, args=args, kwargs=kwargs)
+    given = (inputs.args, inputs.kwargs, inputs.generation)
+    args, kwargs, generation = fake_values(given, fake_mode)
+    return replace(inputs, args=args, kwargs=kwargs, generation=generation)
 
 
 # --- files ----------------------------------------------------------------------------------------

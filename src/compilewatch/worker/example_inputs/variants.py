@@ -99,22 +99,25 @@ def decode_variants(subject: Subject) -> dict[str, Callable[[Subject], Subject]]
 def decode_step(subject: Subject, *, cache: str) -> GenerationStep:
     """Call `generate`, and return its first call of the model after the prefill.
 
-    The module is the model itself, or the part of it that generates (the language model of BLIP-2).
+    The module is the model itself, or the part that generates if `generate` never calls the model
+    (the language model of BLIP-2).
     Raises InputsError if there is no such call or no static cache; the model's errors propagate.
     """
-    from transformers import GenerationMixin, StaticCache
+    from transformers import StaticCache
 
     called: set[nn.Module] = set()
     failures: list[Exception] = []
 
     def second_call_stops(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if module in called:
+        if module in called and (module is subject.module or subject.module not in called):
             inputs = ExampleInputs(strategy="generate", args=args, kwargs=kwargs)
             raise GenerationStep(module, inputs, len(failures))
         called.add(module)
 
-    parts: list[Any] = [p for p in subject.module.modules() if isinstance(p, GenerationMixin)]
-    hooks = [part.register_forward_pre_hook(second_call_stops, with_kwargs=True) for part in parts]
+    hooks = [
+        part.register_forward_pre_hook(second_call_stops, with_kwargs=True)
+        for part in generating_parts(subject.module)
+    ]
     try:
         for function, inputs in attempts(subject):
             called.clear()
@@ -136,21 +139,31 @@ def decode_step(subject: Subject, *, cache: str) -> GenerationStep:
     raise failures[0]
 
 
+def generating_parts(module: nn.Module) -> list[Any]:
+    """Return the model itself and its parts, such as a language model, that can generate."""
+    from transformers import GenerationMixin
+
+    return [part for part in module.modules() if isinstance(part, GenerationMixin)]
+
+
 def attempts(subject: Subject) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
     """Return ways to generate: a function, and its arguments.
 
     A model's own `generate` may need what only a checkpoint has, such as codes of languages, and
-    its media more than `forward` does; all that is gone after the prefill.
+    its media more than `forward` does; all that is gone after the prefill. Audio with some frames
+    for each token ends the text with the prompt, which then is half as long.
     """
     from transformers import GenerationMixin
 
     module: Any = subject.module
-    given = {k: v for k, v in subject.inputs.kwargs.items() if not _NOT_GENERATED_FROM.match(k)}
+    own, kwargs = subject.inputs.generation, subject.inputs.kwargs
+    given = own or {k: v for k, v in kwargs.items() if not _NOT_GENERATED_FROM.match(k)}
     text = {k: v for k, v in given.items() if k in ("input_ids", "attention_mask")}
+    half = {name: value[:, : value.shape[1] // 2] for name, value in text.items()}
     functions = dict.fromkeys((type(module).generate, GenerationMixin.generate))
     return [
         (function, arguments)
-        for arguments in ((given, text) if "input_ids" in text else (given,))
+        for arguments in ((given, text, given | half) if "input_ids" in text else (given,))
         for function in functions
     ]
 
@@ -169,11 +182,11 @@ def generate(
     `cache` is its `cache_implementation`, and `settings` are further ones of its configuration. No
     token ends the text, and where the configuration has no first token, that is 0.
     """
-    module: Any = subject.module
-    defaults = module.generation_config
-    defaults.eos_token_id = None
-    defaults.bos_token_id = defaults.bos_token_id or 0
-    defaults.decoder_start_token_id = defaults.decoder_start_token_id or defaults.bos_token_id
+    for part in generating_parts(subject.module):
+        defaults = part.generation_config
+        defaults.eos_token_id = None
+        defaults.bos_token_id = defaults.bos_token_id or 0
+        defaults.decoder_start_token_id = defaults.decoder_start_token_id or defaults.bos_token_id
     settings |= {"cache_implementation": cache, "max_new_tokens": tokens, "do_sample": False}
     with torch.no_grad(), subject.tensors():
-        function(module, **arguments, **settings, num_beams=1, num_return_sequences=1)
+        function(subject.module, **arguments, **settings, num_beams=1, num_return_sequences=1)
