@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch._dynamo import lookup_backend
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from compilewatch.records import Mode, Numerics, Phase, Status, TargetOutcome, Tier
@@ -54,10 +55,11 @@ class NumericsTarget(CompileTarget):
         subject.enter(Phase.COMPILE)
         subject, sizes = _with_second_size(subject)
         named = subject.request.target.backend
+        results = {} if named else _results_by_backend(subject)
         for backend in (named,) if named else _BACKENDS:
             compile_model = partial(_compiled, backend)
             try:
-                comparison = compared(subject, compile_model)
+                comparison = compared(subject, compile_model, results.get(backend, b""))
             except Exception as error:  # noqa: BLE001  (the edge to the compiler)
                 outcome = TargetOutcome(status=Status.ERROR)
                 return failed(outcome, error, (), f"with the backend {backend}: ")
@@ -81,6 +83,36 @@ def _compiled(backend: str, subject: Subject) -> Call:
         subject.module, backend=backend, dynamic=subject.request.target.dynamic
     )
     return compiled
+
+
+def _results_by_backend(subject: Subject) -> dict[str, bytes]:
+    """Return the encoded results of the model with each backend, for which Dynamo traces it once.
+
+    Empty if one of them fails: compiled by itself, each says whether it is the one.
+    """
+
+    def results(inside: Subject) -> dict[str, bytes]:
+        backend = ""
+
+        def compile_graph(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Call:
+            compiled = {name: lookup_backend(name)(graph, inputs) for name in _BACKENDS}
+            return lambda *args: compiled[backend](*args)
+
+        inside.forget()
+        call = torch.compile(
+            inside.module, backend=compile_graph, dynamic=subject.request.target.dynamic
+        )
+        by_backend: dict[str, bytes] = {}
+        for backend in _BACKENDS:
+            by_backend[backend] = numerics.seeded(
+                lambda: _encoded(inside, lambda one: observed(one, call))
+            )
+        return by_backend
+
+    try:
+        return subject.in_fork(results, dict[str, bytes])
+    except Exception:  # noqa: BLE001  (the edge to the compiler)
+        return {}
 
 
 def _with_second_size(subject: Subject) -> tuple[Subject, tuple[dict[str, int], ...]]:
@@ -190,13 +222,7 @@ def compared(subject: Subject, compile_model: CompileModel, first: bytes = b"") 
     def run(call: Callable[[Subject], dict[str, Any]], inside: Subject = subject) -> dict[str, Any]:
         def encoded(forked: Subject) -> bytes:
             forked.forget()
-            of_fork = replace(forked, inputs=inside.inputs, later=inside.later)
-            results = {
-                f"{prefix}{path}": value
-                for prefix, one in _calls(of_fork).items()
-                for path, value in call(one).items()
-            }
-            return numerics.to_bytes(results)
+            return _encoded(replace(forked, inputs=inside.inputs, later=inside.later), call)
 
         return numerics.from_bytes(subject.in_fork(encoded, bytes))
 
@@ -213,6 +239,12 @@ def compared(subject: Subject, compile_model: CompileModel, first: bytes = b"") 
         for prefix, one in _calls(subject).items()
     }
     return numerics.assess(partial(run, eager), compiled, partial(run, observed_in_float64), alone)
+
+
+def _encoded(subject: Subject, call: Callable[[Subject], dict[str, Any]]) -> bytes:
+    calls = _calls(subject).items()
+    results = {f"{prefix}{name}": v for prefix, one in calls for name, v in call(one).items()}
+    return numerics.to_bytes(results)
 
 
 def _calls(subject: Subject) -> dict[str, Subject]:
