@@ -52,9 +52,9 @@ def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
 
 def _report(geometry: Geometry, values: dict[str, Any]) -> ShapeReport:
     parameters = inspect.signature(geometry.subject.module.forward).parameters
-    domains, calls = domains_of(values), values["calls"]
-    limits = () if calls else limits_of(geometry, domains)
-    domains = within(domains, limits)
+    calls: list[Sizes] = values["calls"]
+    limits = () if calls else limits_of(geometry, domains_of(values))
+    domains = within(domains_of(values), limits)
     search = not calls
     as_called = traced(geometry, domains, calls, dynamic=None, search=search)
     calls = [call.sizes for call in as_called.series.calls]

@@ -787,7 +787,7 @@ def outputs_by_size(graph: GraphModule) -> Callable[..., Any] | None:
         for position, value in enumerate(examples)
         if isinstance(value, torch.SymInt)
     }
-    results = [getattr(node, "meta", {}).get("example_value") for node in output.args[0]]
+    results: list[Any] = [getattr(node, "meta", {}).get("example_value") for node in output.args[0]]
     given = {node: position for position, node in enumerate(inputs)}
     positions = [given.get(node) for node in output.args[0]]
     environment: Any = getattr(TracingContext.get().fake_mode, "shape_env", None)
