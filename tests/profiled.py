@@ -16,7 +16,7 @@ from compilewatch.extras.profiles.records import (
     InferenceProfile,
     Machine,
     Memory,
-    OpStat,
+    OperatorStat,
     Samples,
     Segments,
     SettingFix,
@@ -77,6 +77,20 @@ SETTING_FIX = SettingFix(
 )
 
 
+def operator_stat(name: str, calls: int, microseconds: float) -> OperatorStat:
+    """An operator that took as much time of its own, and as much again in others."""
+    return OperatorStat(
+        name=name,
+        calls=calls,
+        self_cpu_time_us=microseconds,
+        cpu_time_total_us=2 * microseconds,
+        self_device_time_us=0.0,
+        device_time_total_us=0.0,
+        self_cpu_memory_bytes=0,
+        cpu_memory_bytes=0,
+    )
+
+
 def samples_of(target: str, size: int, seconds: float, seed: int = 0) -> Samples:
     """Ten rounds of ten calls around `seconds`; CPU time is a little less than wall time."""
     draw = random.Random(f"{target} {size} {seed}")
@@ -100,7 +114,7 @@ def profile(
     samples: list[Samples] = []
     targets = []
     scores = Accuracy(samples=10, labels=3, accuracy=0.9, f1_macro=0.8, f1_weighted=0.85)
-    operator = OpStat(name="aten::mm", calls=3, self_cpu_seconds=0.01, total_cpu_seconds=0.02)
+    operator = operator_stat("aten::mm", 3, 10_000.0)
     for target, pace in ((EAGER, 0.010), ("inductor", 0.008 * factor)):
         series = [samples_of(target, size, pace * size**0.8, seed) for size in SIZES]
         samples += series
@@ -113,7 +127,7 @@ def profile(
                 best_batch_size=analysis.best_batch(points),
                 accuracy=scores if target == EAGER else None,
                 setting_fixes=(SETTING_FIX,) if target != EAGER else (),
-                operators=(operator,),
+                traced_operators=(operator,),
             )
         )
     found = InferenceProfile(

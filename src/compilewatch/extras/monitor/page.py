@@ -6,7 +6,7 @@ package from its files, and then runs Streamlit in the same process.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -15,9 +15,9 @@ from compilewatch.contract.targets import target_label
 from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.view import Monitor, MonitorEntry
 from compilewatch.extras.profiles import analysis, report, training
-from compilewatch.extras.profiles.records import BatchPoint, InferenceProfile
+from compilewatch.extras.profiles.records import InferenceProfile, OperatorStat
 from compilewatch.records import ChangeKind, Result, Run, Status, reason_label, spent
-from compilewatch.report.charts import MID_TONES, PROFILE_TONES, target_tones
+from compilewatch.report.charts import MID_TONES
 from compilewatch.report.wording import milliseconds, plural
 
 REFRESH_SECONDS = 0.5
@@ -36,6 +36,12 @@ SLOW_FACTOR = 3.0
 SLOW_SECONDS = 1.0
 """The first step is left out of the chart if it takes this many times as long as every other one,
 and at least so long."""
+
+MEMORY = {
+    "peak of the process, MB": "rss_peak_bytes",
+    "one call alone, MB": "call_peak_bytes",
+    "peak on the GPU, MB": "device_peak_bytes",
+}
 
 TEXT_BYTES = 256 * 1024
 """The most of a text file that is shown; it can be downloaded completely."""
@@ -170,9 +176,12 @@ def _table(st: Any, heading: str, rows: Iterable[Row], **options: Any) -> bool:
     return bool(content)
 
 
-def _operators(st: Any, rows: Iterable[tuple[str, int, float]]) -> bool:
-    names = ("operator", "calls", "own CPU ms")
-    return _table(st, "Operators of the trace", (dict(zip(names, r, strict=True)) for r in rows))
+def _operators(st: Any, operators: Sequence[OperatorStat]) -> bool:
+    rows = (
+        {"operator": o.name, "calls": o.calls, "own CPU ms": o.self_cpu_time_us / 1e3}
+        for o in operators[:OPERATORS_SHOWN]
+    )
+    return _table(st, "Operators of the trace", rows)
 
 
 def _chart(st: Any, widget: str, heading: str, rows: Sequence[Row], **axes: Any) -> bool:
@@ -275,9 +284,7 @@ def _training(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
     times = profile.times
     if tab == "Timing":
         drawn = bool(steps) and _stages(st, steps, times.shares)
-        operators = training.top_operators(profile, OPERATORS_SHOWN)
-        rows = ((row.name, row.calls, row.self_cpu_time_us / 1e3) for row in operators)
-        return _operators(st, rows) or drawn
+        return _operators(st, training.top_operators(profile, OPERATORS_SHOWN)) or drawn
     if tab == "Memory":
         sizes = [
             {"step": step.index, "resident MB": step.resident_bytes / 1e6}
@@ -338,109 +345,37 @@ def _inference(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool
         )
         alerts = [ended] if entry.state == "interrupted" else []
         return tab == "Overview" and _head(st, entry, (), alerts)
+    measured = [(t.target, p) for t, p in profile.points() if p.latency is not None]
     if tab == "Memory":
-        return _by_batch(st, profile, _memory_figures)
+        sizes = (
+            {"target": target, "batch size": point.batch_size}
+            | {
+                name: report.in_megabytes(getattr(point.memory, field, None))
+                for name, field in MEMORY.items()
+            }
+            for target, point in measured
+        )
+        return _table(st, "Memory by batch size", sizes)
     if tab == "Timing":
-        calls = [
-            {"call": f"{target.target}, batch {point.batch_size}"}
-            | {report.PARTS[name]: value * 1e3 for name, value in point.segments.parts.items()}
-            for target, point in profile.points()
-            if point.latency is not None and point.segments is not None
-        ]
+        stored = monitor.artifacts(entry)
+        for name in (report.COMPARISON, report.CALL):
+            if name in stored:
+                _picture(st, monitor, entry, name)
         broken = analysis.broken(profile)
-        breaks = [
+        breaks = (
             {
                 "line": f"{cost.file.rpartition('/')[2]}:{cost.line}",
-                report.PARTS["python"]: cost.python_seconds * 1e3,
-                report.PARTS["guard"]: cost.guard_seconds * 1e3,
-                report.PARTS["operators"]: cost.eager_seconds * 1e3,
-                "share of the call": f"{cost.share:.1%}",
+                "cost": report.break_cost_words(cost),
                 "reason": cost.reason,
             }
             for cost in (broken[1].breaks[:BREAKS_SHOWN] if broken is not None else ())
-        ]
-        operators = report.operators_of(profile)
-        drawn = _by_batch(st, profile, _time_figures)
-        _parts(st, "Where a call goes", "call", calls)
-        _parts(st, "What each graph break costs in a call", "line", breaks)
-        rows = ((o.name, o.calls, o.self_cpu_seconds * 1e3) for o in operators[:OPERATORS_SHOWN])
-        return _operators(st, rows) or drawn
+        )
+        _table(st, "What each graph break costs in a call", breaks)
+        return _operators(st, report.operators_of(profile)) or bool(measured)
     _head(st, entry, _inference_figures(profile), _inference_alerts(profile))
     for name, value in report.answers(profile):
         st.write(_plain(f"{name}: {value}"))
     return True
-
-
-def _time_figures(point: BatchPoint) -> dict[str, float | None]:
-    seconds = _latency(point)
-    return {
-        "Latency of a call in ms": seconds * 1e3,
-        "Latency per sample in ms": seconds * 1e3 / point.batch_size,
-        "Samples per second": point.samples_per_second,
-        "Speed-up over eager mode": point.speedup,
-    }
-
-
-def _memory_figures(point: BatchPoint) -> dict[str, float | None]:
-    memory = point.memory
-    return {
-        "Peak of the process, MB": report.in_megabytes(memory.rss_peak_bytes if memory else None),
-        "One call alone, MB": report.in_megabytes(memory.call_peak_bytes if memory else None),
-        "Peak on the GPU, MB": report.in_megabytes(memory.device_peak_bytes if memory else None),
-    }
-
-
-def _latency(point: BatchPoint) -> float:
-    assert point.latency is not None
-    return point.latency.median_seconds
-
-
-def _by_batch(
-    st: Any, profile: InferenceProfile, figures: Callable[[BatchPoint], dict[str, float | None]]
-) -> bool:
-    """Draw one chart for each figure that was measured, two in a row, with a line a target."""
-    charts: dict[str, dict[int, dict[str, float]]] = {}
-    for target, point in profile.points():
-        for heading, value in figures(point).items() if point.latency is not None else ():
-            if value is not None:
-                rows = charts.setdefault(heading, {})
-                row = rows.setdefault(point.batch_size, {"batch size": point.batch_size})
-                row[target.target] = value
-    tones = target_tones(profile.options.targets)
-    for number, (heading, rows) in enumerate(charts.items()):
-        if number % 2 == 0:
-            columns = st.columns(2)
-        targets = [target for target in tones if any(target in row for row in rows.values())]
-        # A line needs two points; of one batch size, bars show more.
-        widget, beside = ("line_chart", {}) if len(rows) > 1 else ("bar_chart", {"stack": False})
-        axes = {"x": "batch size", "y": targets, "color": [tones[target] for target in targets]}
-        points = list(rows.values())
-        _chart(columns[number % 2], widget, heading, points, **axes, y_label="", **beside)
-    return bool(charts)
-
-
-def _parts(st: Any, heading: str, label: str, rows: Sequence[Row]) -> None:
-    """Draw a bar for each row, and the same as a table: an axis cuts long labels off."""
-    if not rows:
-        return
-    tones = {words: PROFILE_TONES[part] for part, words in report.PARTS.items()}
-    parts = [name for name in rows[0] if name in tones]
-    _chart(
-        *(
-            st,
-            "bar_chart",
-            heading,
-            [{name: row[name] for name in (label, *parts)} for row in rows],
-        ),
-        x=label,
-        y=parts,
-        color=[tones[name] for name in parts],
-        x_label="",  # of the labels: in a horizontal chart, the values are y
-        y_label="milliseconds",
-        horizontal=True,
-        stack=True,
-    )
-    _table(st, "", rows)
 
 
 def _inference_figures(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
@@ -450,7 +385,7 @@ def _inference_figures(profile: InferenceProfile) -> Iterator[tuple[str, str]]:
     target, point = best
     yield "best batch", f"{point.batch_size} on {target.target}"
     yield "samples per second", report.rate(point.samples_per_second)
-    yield "latency per sample", milliseconds(_latency(point) / point.batch_size)
+    yield "latency per sample", milliseconds(point.per_sample_seconds)
     if point.speedup is not None:
         yield "speed-up", f"{point.speedup:.2f} ×"
 
@@ -498,11 +433,15 @@ def _artifacts(st: Any, monitor: Monitor, entry: MonitorEntry) -> None:
         st.error(str(error))
 
 
+def _picture(st: Any, monitor: Monitor, entry: MonitorEntry, name: str) -> None:
+    picture = monitor.read(entry, name)
+    st.image(picture.decode(errors="replace") if name.endswith(".svg") else picture)
+
+
 def _preview(st: Any, monitor: Monitor, entry: MonitorEntry, name: str, size: int) -> None:
     suffix = PurePosixPath(name).suffix.lower()
     if suffix in PICTURES:
-        picture = monitor.read(entry, name)
-        st.image(picture.decode(errors="replace") if suffix == ".svg" else picture)
+        _picture(st, monitor, entry, name)
     elif suffix in TEXTS or not suffix:
         text = monitor.read(entry, name, TEXT_BYTES).decode(errors="replace")
         if size > TEXT_BYTES:

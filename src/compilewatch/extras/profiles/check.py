@@ -20,7 +20,7 @@ import msgspec
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import training as recorded
-from compilewatch.extras.profiles.records import PROFILE_VERSION
+from compilewatch.extras.profiles.records import PROFILE_VERSION, OperatorStat
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE
 from compilewatch.files import DamagedError, failed, from_json, write_atomically
@@ -162,12 +162,12 @@ def _steps(lines: Sequence[bytes], path: Path) -> Iterator[recorded.Step]:
         yield step
 
 
-def _operators(path: Path) -> tuple[recorded.OperatorStat, ...] | None:
+def _operators(path: Path) -> tuple[OperatorStat, ...] | None:
     if not path.exists():
         return None
     rows = _table(path, "name")
     try:
-        return tuple(msgspec.convert(row, recorded.OperatorStat, strict=False) for row in rows)
+        return tuple(msgspec.convert(row, OperatorStat, strict=False) for row in rows)
     except ValueError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
 

@@ -349,8 +349,9 @@ class Inference:
 
     def _trace(self, subject: subjects.ProfiledSubject) -> None:
         limit = self._limits.profile_seconds
-        operators = subject.ask("trace", tuple[records.OpStat, ...], limit, calls=TRACE_CALLS)
-        self._extras[subject.target]["operators"] = operators
+        kind = tuple[records.OperatorStat, ...]
+        operators = subject.ask("trace", kind, limit, calls=TRACE_CALLS)
+        self._extras[subject.target]["traced_operators"] = operators
         folder = analysis.trace_folder(subject.target, self.options.targets)
         for name in (messages.TRACE_FILE, messages.STACKS_FILE):
             self.folder.adopt(subject.folder / name, f"{folder}/{name}")

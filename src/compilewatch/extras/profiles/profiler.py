@@ -1,8 +1,6 @@
 """The context manager that a training script uses."""
 
-import csv
 import hashlib
-import io
 import logging
 import math
 import os
@@ -20,6 +18,7 @@ import msgspec
 from compilewatch.contract.processes import resident_bytes
 from compilewatch.errors import did_you_mean
 from compilewatch.extras.profiles import training
+from compilewatch.extras.profiles.records import operator_stats, operators_csv
 from compilewatch.extras.profiles.training import STEPS_FILE, TRACE_FILE
 from compilewatch.files import append_all, lock, replace, sync, sync_folder
 from compilewatch.records import Record, new_run_id, now
@@ -270,7 +269,8 @@ class Profiler:
         try:
             trace.export_chrome_trace(str(temporary))
             temporary.replace(folder / TRACE_FILE)
-            replace(folder / training.OPERATORS_FILE, operators_csv(trace.key_averages()).encode())
+            operators = operator_stats(trace.key_averages())
+            replace(folder / training.OPERATORS_FILE, operators_csv(operators))
         finally:
             # On a full disk, Kineto leaves a temporary file of its own, which stays open.
             for left in folder.glob(f".{TRACE_FILE}*"):
@@ -466,16 +466,3 @@ class StageClock:
         """Begin the next step; the time since `end_step` belongs to no step."""
         self._seconds = {}
         self._since = self._began = time.perf_counter()
-
-
-def operators_csv(averages: Any) -> str:
-    """The rows of `key_averages()`, most time of their own first. Times are in microseconds."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(training.OperatorStat.__struct_fields__)
-    for row in sorted(averages, key=lambda e: (-e.self_cpu_time_total, e.key)):
-        times = (row.self_cpu_time_total, row.cpu_time_total)
-        device = (row.self_device_time_total, row.device_time_total)
-        memory = (row.self_cpu_memory_usage, row.cpu_memory_usage)
-        writer.writerow((row.key, row.count, *times, *device, *memory))
-    return text.getvalue()

@@ -3,8 +3,13 @@
 A number that was not measured is None, never zero.
 """
 
+import csv
+import io
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from typing import Any
+
+import msgspec
 
 from compilewatch import records
 
@@ -123,21 +128,13 @@ class Segments(records.Record, frozen=True, kw_only=True):
         }
 
 
-class BreakCost(records.Record, frozen=True, kw_only=True):
-    """What one graph break costs in each call, exclusively, by its place.
+class BreakCost(records.GraphBreak, frozen=True, kw_only=True):
+    """A graph break with what it costs in each call, exclusively.
 
     `compile_ids` are the frames whose compiled code ends at this break. `share` is the part of the
     call. Time of the compiled graphs around a break is not part of its cost.
     """
 
-    fingerprint: str
-    code: str
-    file: str
-    line: int
-    function: str
-    reason: str
-    source_start: int = 0
-    source: tuple[str, ...] = ()
     compile_ids: tuple[str, ...] = ()
     guard_seconds: float = 0.0
     python_seconds: float = 0.0
@@ -258,16 +255,43 @@ class TextGeneration(records.Record, frozen=True, kw_only=True):
     decode_tokens_per_second: float
 
 
-class OpStat(records.Record, frozen=True, kw_only=True):
-    """One operator as `torch.profiler` sums it up (`key_averages`)."""
+class OperatorStat(records.Record, frozen=True, kw_only=True):
+    """One row of `op_stats.csv`, of `torch.profiler`'s `key_averages()`; times in microseconds."""
 
     name: str
     calls: int
-    self_cpu_seconds: float
-    total_cpu_seconds: float
-    self_memory_bytes: int | None = None
-    flops: int | None = None
-    self_device_seconds: float | None = None
+    self_cpu_time_us: float
+    cpu_time_total_us: float
+    self_device_time_us: float
+    device_time_total_us: float
+    self_cpu_memory_bytes: float
+    cpu_memory_bytes: float
+
+
+def operator_stats(averages: Iterable[Any]) -> tuple[OperatorStat, ...]:
+    """The rows of `key_averages()`, most time of their own first."""
+    return tuple(
+        OperatorStat(
+            name=row.key,
+            calls=row.count,
+            self_cpu_time_us=row.self_cpu_time_total,
+            cpu_time_total_us=row.cpu_time_total,
+            self_device_time_us=row.self_device_time_total,
+            device_time_total_us=row.device_time_total,
+            self_cpu_memory_bytes=row.self_cpu_memory_usage,
+            cpu_memory_bytes=row.cpu_memory_usage,
+        )
+        for row in sorted(averages, key=lambda row: (-row.self_cpu_time_total, row.key))
+    )
+
+
+def operators_csv(operators: Iterable[OperatorStat]) -> bytes:
+    """The content of `op_stats.csv`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(OperatorStat.__struct_fields__)
+    writer.writerows(map(msgspec.structs.astuple, operators))
+    return text.getvalue().encode()
 
 
 class TargetProfile(records.Record, frozen=True, kw_only=True):
@@ -280,7 +304,7 @@ class TargetProfile(records.Record, frozen=True, kw_only=True):
     setting_fixes: tuple[SettingFix, ...] = ()
     generation: TextGeneration | None = None
     accuracy: records.Accuracy | None = None
-    operators: tuple[OpStat, ...] = ()
+    traced_operators: tuple[OperatorStat, ...] = ()
     detail: str = ""
 
 

@@ -7,16 +7,15 @@ by matplotlib. Figures are worded the same in files, pages and the terminal.
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
-from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
 
 from compilewatch.extras.profiles import analysis, records
 from compilewatch.extras.profiles.records import Software, target_kind
-from compilewatch.records import Accuracy, GraphBreak
+from compilewatch.records import Accuracy
 from compilewatch.report import charts, wording
 from compilewatch.report.html import CHART_WIDTHS, environment, source_code
 from compilewatch.report.wording import milliseconds
@@ -28,6 +27,8 @@ MEGABYTES_FROM = 10_000_000
 """From here on, memory is in whole megabytes."""
 
 PAGE = "report.html"
+COMPARISON = "plots/batch_size_comparison.png"
+CALL = "charts/call.svg"
 OPERATORS_SHOWN = 15
 
 
@@ -175,7 +176,7 @@ def files(
     """Yield (name, content) of every file of a profile; the page comes last."""
     yield from figures(profile, samples)
     yield from plots(profile)
-    yield from page(profile, samples)
+    yield from page(profile)
 
 
 def figures(
@@ -189,7 +190,7 @@ def figures(
     yield "detailed_metrics.csv", _csv(("target", *COLUMNS), rows)
     yield "baseline_summary_report.txt", summary_report(profile).encode()
     if operators := operators_of(profile):
-        yield "op_stats.csv", op_stats(operators)
+        yield "op_stats.csv", records.operators_csv(operators)
 
 
 def _csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
@@ -200,10 +201,10 @@ def _csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     return out.getvalue().encode()
 
 
-def operators_of(profile: records.InferenceProfile) -> list[records.OpStat]:
+def operators_of(profile: records.InferenceProfile) -> tuple[records.OperatorStat, ...]:
     """The operators of `profiler_traces/trace.json`, most time of their own first."""
     main = profile.target(analysis.main_traced(profile.options.targets) or "")
-    return sorted(main.operators if main else (), key=lambda o: -o.self_cpu_seconds)
+    return main.traced_operators if main else ()
 
 
 def baseline_metrics(profile: records.InferenceProfile) -> dict[str, Any]:
@@ -249,28 +250,6 @@ def baseline_metrics(profile: records.InferenceProfile) -> dict[str, Any]:
             for measured in profile.targets
         },
     }
-
-
-def op_stats(operators: Sequence[records.OpStat]) -> bytes:
-    """The operators as `key_averages()` has them, in its units: microseconds and bytes."""
-
-    def microseconds(seconds: float | None) -> float | None:
-        return round(seconds * 1e6, 3) if seconds is not None else None
-
-    rows = (
-        {
-            "name": o.name,
-            "calls": o.calls,
-            "self_cpu_time_us": microseconds(o.self_cpu_seconds),
-            "cpu_time_total_us": microseconds(o.total_cpu_seconds),
-            "self_cpu_memory_bytes": o.self_memory_bytes,
-            "flops": o.flops,
-            "self_device_time_us": microseconds(o.self_device_seconds),
-        }
-        for o in operators
-    )
-    first = next(rows)
-    return _csv(first, (row.values() for row in (first, *rows)))
 
 
 def summary_report(profile: records.InferenceProfile) -> str:
@@ -382,7 +361,7 @@ def point_rows(profile: records.InferenceProfile) -> Iterator[tuple[str, ...]]:
         )
 
 
-# --- charts ---------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 PARTS = {
     "graph": "compiled graphs",
@@ -391,12 +370,6 @@ PARTS = {
     "python": "Python between graphs",
 }
 """How each part of a call is worded."""
-
-HEIGHT = 190
-LEFT, RIGHT, TOP, BOTTOM = 78, 14, 34, 24
-
-FURTHEST = 0.5
-"""The spread of rounds is drawn up to this change; a round further out is a dot at the edge."""
 
 
 class Panel(NamedTuple):
@@ -408,81 +381,16 @@ class Panel(NamedTuple):
 
 
 CALL_PEAK = "Peak memory of one call, beyond model and interpreter"
-PANELS = {
-    "latency-per-sample": Panel("Latency per sample", "per_sample_seconds", "ms"),
-    "latency-per-batch": Panel("Latency per batch", "latency.median_seconds", "ms"),
-    "throughput": Panel("Samples per second", "samples_per_second", "samples/s"),
-    "memory": Panel(CALL_PEAK, "memory.call_peak_bytes", "MB"),
-    "speedup": Panel("Speed-up over eager mode", "speedup", "×"),
-    "utilization": Panel("Utilisation of the threads", "utilization", "%"),
-}
-UNITS: dict[str, tuple[float, Callable[[Any], str]]] = {
-    "ms": (1e3, milliseconds),
-    "samples/s": (1.0, rate),
-    "MB": (1 / MEGABYTE, megabytes),
-    "×": (1.0, "{:.2f} ×".format),
-    "%": (100, "{:.0%}".format),
-}
-"""Unit -> what a figure is multiplied with for it, and how the figure is worded."""
-
-
-def svg_charts(
-    profile: records.InferenceProfile, samples: Sequence[records.Samples], widths: dict[str, int]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, SVG) of every chart that has something to show, in each width."""
-    for suffix, width in widths.items():
-        for name, panel in PANELS.items():
-            chart = by_batch(profile, panel, width)
-            if chart is not None:
-                yield f"charts/{name}{suffix}.svg", chart
-        if any(point.segments for _, point in profile.points()):
-            yield f"charts/call{suffix}.svg", call_parts(profile, width)
-        if samples:
-            yield f"charts/spread{suffix}.svg", spread(profile, samples, width)
-
-
-def by_batch(profile: records.InferenceProfile, panel: Panel, width: int) -> bytes | None:
-    """One line for each target over the batch sizes, from zero; None without a value."""
-    sizes = profile.options.batch_sizes
-    lines = {
-        target.target: [
-            (point.batch_size, value)
-            for point in target.points
-            if (value := _value(point, panel.path)) is not None
-        ]
-        for target in profile.targets
-    }
-    lines = {name: points for name, points in lines.items() if points}
-    if not lines:
-        return None
-    _, text = UNITS[panel.unit]
-    described = "; ".join(
-        f"{name}: " + ", ".join(f"batch {size} {text(value)}" for size, value in points)
-        for name, points in lines.items()
-    )
-    svg = charts.document(panel.title, described, width, HEIGHT)
-    tones = charts.target_tones(profile.options.targets)
-    charts.draw_legend(svg, {name: name for name in lines}, width, tones)
-    largest = max(value for points in lines.values() for _, value in points) or 1.0
-    scale = (HEIGHT - TOP - BOTTOM) / largest
-    step = (width - LEFT - RIGHT - 12) / max(len(sizes) - 1, 1)
-    places = {size: LEFT + 6 + index * step for index, size in enumerate(sizes)}
-    for tick in (0.0, largest / 2, largest):
-        y = HEIGHT - BOTTOM - tick * scale
-        charts.draw_grid(svg, LEFT, width - RIGHT, y, y)
-        label = text(tick) if tick else "0"
-        charts.text_at(svg, LEFT - 8, y + 4, label, anchor="end", css="faint")
-    for size, x in places.items():
-        charts.text_at(svg, x, HEIGHT - 6, str(size), anchor="middle", css="faint")
-    for name, points in lines.items():
-        dots = [
-            (places.get(size, LEFT + 6), HEIGHT - BOTTOM - value * scale, size, value)
-            for size, value in points
-        ]
-        charts.draw_line(svg, ((x, y) for x, y, _, _ in dots), tones[name])
-        for x, y, size, value in dots:
-            charts.draw_dot(svg, x, y, tones[name], f"{name}, batch {size}: {text(value)}")
-    return charts.encoded(svg)
+PANELS = (
+    Panel("Latency per sample", "per_sample_seconds", "ms"),
+    Panel("Latency per batch", "latency.median_seconds", "ms"),
+    Panel("Samples per second", "samples_per_second", "samples/s"),
+    Panel(CALL_PEAK, "memory.call_peak_bytes", "MB"),
+    Panel("Speed-up over eager mode", "speedup", "×"),
+    Panel("Utilisation of the threads", "utilization", "%"),
+)
+UNITS = {"ms": 1e3, "samples/s": 1.0, "MB": 1 / MEGABYTE, "×": 1.0, "%": 100.0}
+"""What a figure is multiplied with for its unit."""
 
 
 def call_parts(profile: records.InferenceProfile, width: int) -> bytes:
@@ -498,49 +406,10 @@ def call_parts(profile: records.InferenceProfile, width: int) -> bytes:
     )
 
 
-def spread(
-    profile: records.InferenceProfile, samples: Sequence[records.Samples], width: int
-) -> bytes:
-    """One row for each series: the median of each round, relative to the median of all."""
-    rows, tones = [], charts.target_tones(profile.options.targets)
-    for series in samples:
-        rounds = [median(values) for values in series.wall_seconds if values]
-        middle = median(rounds)
-        rows.append(
-            (f"{series.target}, batch {series.batch_size}", [r / middle - 1 for r in rounds])
-        )
-    largest = max(abs(change) for _, changes in rows for change in changes)
-    furthest = min(max(0.05, largest), FURTHEST)
-    described = "; ".join(
-        f"{label}: from {min(changes):+.1%} to {max(changes):+.1%}" for label, changes in rows
-    )
-    row, top = 22, 22
-    svg = charts.document("Spread of the rounds", described, width, top + row * len(rows) + 4)
-    labels = max(len(label) for label, _ in rows) * charts.GLYPH_WIDTH + 16
-    middle_x = labels + (width - labels - RIGHT) / 2
-    scale = (width - labels - RIGHT - 12) / 2 / furthest
-    for tick in (-furthest, 0.0, furthest):
-        x = middle_x + tick * scale
-        charts.draw_grid(svg, x, x, top - 4, top + row * len(rows))
-        anchor = "start" if tick < 0 else "end" if tick > 0 else "middle"
-        charts.text_at(svg, x, 12, f"{tick:+.0%}" if tick else "median", anchor=anchor, css="faint")
-    for index, (label, changes) in enumerate(rows):
-        y = top + index * row + 9
-        charts.text_at(svg, labels - 8, y + 4, label, anchor="end")
-        for number, change in enumerate(changes, start=1):
-            tone = tones[label.partition(",")[0]]
-            x = middle_x + max(-furthest, min(furthest, change)) * scale
-            charts.draw_dot(svg, x, y, tone, f"round {number}: {change:+.1%}")
-    return charts.encoded(svg)
-
-
-# --- pictures -------------------------------------------------------------------------------------
-
-
 def plots(profile: records.InferenceProfile) -> Iterator[tuple[str, bytes]]:
     """Yield (name, PNG) of both pictures; nothing if nothing was measured."""
     if any(point.latency for _, point in profile.points()):
-        yield "plots/batch_size_comparison.png", batch_size_comparison(profile)
+        yield COMPARISON, batch_size_comparison(profile)
         yield "plots/metrics_heatmap.png", metrics_heatmap(profile)
 
 
@@ -549,7 +418,7 @@ def batch_size_comparison(profile: records.InferenceProfile) -> bytes:
     figure = _figure((13.0, 7.6))
     axes = figure.subplots(2, 3)
     tones = charts.target_tones(target.target for target in profile.targets)
-    for axis, panel in zip(axes.flat, PANELS.values(), strict=True):
+    for axis, panel in zip(axes.flat, PANELS, strict=True):
         is_latency = panel.unit == "ms"
         for target in profile.targets:
             points = [p for p in target.points if _value(p, panel.path) is not None]
@@ -589,7 +458,7 @@ def batch_size_comparison(profile: records.InferenceProfile) -> bytes:
 def metrics_heatmap(profile: records.InferenceProfile) -> bytes:
     """Each figure by target and batch size, as a share of its largest value."""
     columns = [(t.target, p) for t, p in profile.points() if p.latency]
-    rows = [(panel, _scaled(panel, [p for _, p in columns])) for panel in PANELS.values()]
+    rows = [(panel, _scaled(panel, [p for _, p in columns])) for panel in PANELS]
     rows = [(panel, values) for panel, values in rows if any(v is not None for v in values)]
     shares = [[(v or 0.0) / max((x for x in vs if x), default=1) for v in vs] for _, vs in rows]
     figure = _figure((max(6.0, 1.05 * len(columns) + 3.4), 0.62 * len(rows) + 1.9))
@@ -610,8 +479,7 @@ def metrics_heatmap(profile: records.InferenceProfile) -> bytes:
 
 
 def _scaled(panel: Panel, points: Sequence[records.BatchPoint]) -> list[float | None]:
-    factor, _ = UNITS[panel.unit]
-    return [_times(_value(point, panel.path), factor) for point in points]
+    return [_times(_value(point, panel.path), UNITS[panel.unit]) for point in points]
 
 
 def _errors(panel: Panel, points: Sequence[records.BatchPoint]) -> list[list[float]]:
@@ -647,13 +515,12 @@ def _png(figure: Any) -> bytes:
 # --- page -----------------------------------------------------------------------------------------
 
 
-def page(
-    profile: records.InferenceProfile, samples: Sequence[records.Samples]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of the page and of everything that it shows; the page comes last."""
+def page(profile: records.InferenceProfile) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of the page, its style and its chart; the page comes last."""
     yield "report.css", resources.files("compilewatch.report").joinpath("report.css").read_bytes()
-    drawn = dict(svg_charts(profile, samples, CHART_WIDTHS))
-    yield from drawn.items()
+    divided = any(point.segments for _, point in profile.points())
+    for suffix, width in CHART_WIDTHS.items() if divided else ():
+        yield f"charts/call{suffix}.svg", call_parts(profile, width)
     operators = operators_of(profile)
     text = (
         environment("compilewatch.extras.profiles")
@@ -662,23 +529,15 @@ def page(
             profile=profile,
             facts=[(name, value) for name, value in facts(profile) if name != "Software"],
             answers=answers(profile),
-            panels=PANELS,
-            charts=drawn,
+            picture=COMPARISON,
+            divided=divided,
             best=analysis.fastest(profile),
             broken=analysis.broken(profile),
-            source=_source,
+            source=source_code,
             operators=operators[:OPERATORS_SHOWN],
-            operator_seconds=sum(o.self_cpu_seconds for o in operators),
+            operator_microseconds=sum(o.self_cpu_time_us for o in operators),
             analysis=analysis,
             words=sys.modules[__name__],
         )
     )
     yield PAGE, text.encode()
-
-
-def _source(cost: records.BreakCost) -> str:
-    """The lines around a break, with its own marked."""
-    names = (
-        name for name in records.BreakCost.__struct_fields__ if name in GraphBreak.__struct_fields__
-    )
-    return source_code(GraphBreak(**{name: getattr(cost, name) for name in names}))

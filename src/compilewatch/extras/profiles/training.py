@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from compilewatch.extras.profiles.records import OperatorStat
 from compilewatch.records import Record
 
 TRAINING_VERSION = 1
@@ -186,19 +187,6 @@ class ProfileFinding(Record, frozen=True, kw_only=True):
     code: str
     found: str
     advice: str
-
-
-class OperatorStat(Record, frozen=True, kw_only=True):
-    """One row of `op_stats.csv`, of `torch.profiler`'s `key_averages()`; times in microseconds."""
-
-    name: str
-    calls: int
-    self_cpu_time_us: float
-    cpu_time_total_us: float
-    self_device_time_us: float
-    device_time_total_us: float
-    self_cpu_memory_bytes: float
-    cpu_memory_bytes: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.profiler._trace_validator import validate_trace
 
 from compilewatch.extras.profiles.check import check_profiles, read_training
-from compilewatch.extras.profiles.profiler import operators_csv
+from compilewatch.extras.profiles.records import OperatorStat, operator_stats
 from compilewatch.extras.profiles.training import OPERATORS_FILE, TRACE_FILE, Stage
 from compilewatch.profiling import Profiler
 
@@ -80,11 +80,11 @@ def test_the_trace_is_valid_and_its_operators_are_those_of_key_averages(
     """Counts exactly, times to the microsecond, and both cover the traced steps."""
     averages: dict[str, Any] = {}
 
-    def table(rows: Any) -> str:
+    def table(rows: Any) -> tuple[OperatorStat, ...]:
         averages.update({row.key: row for row in rows})
-        return operators_csv(rows)
+        return operator_stats(rows)
 
-    monkeypatch.setattr("compilewatch.extras.profiles.profiler.operators_csv", table)
+    monkeypatch.setattr("compilewatch.extras.profiles.profiler.operator_stats", table)
     profiler = Profiler(tmp_path)
     train(profiler)
     assert profiler.folder is not None

@@ -20,6 +20,7 @@ from compilewatch.errors import StoreError
 from compilewatch.extras.monitor import cli, view
 from compilewatch.extras.monitor.page import _list, _stages, draw
 from compilewatch.extras.monitor.view import Monitor, MonitorEntry
+from compilewatch.extras.profiles import report
 from compilewatch.extras.profiles.store import PROFILES_FILE, ProfileFolder, read_profiles
 from compilewatch.extras.profiles.training import Stage, Step
 from compilewatch.profiling import Profiler
@@ -215,32 +216,30 @@ def test_a_slow_first_step_is_left_out_of_the_chart_and_named() -> None:
 def measured(root: Path, name: str = NAME, place: str = ".", **changes: Any) -> Path:
     made, samples = profiled.profile(name=name)
     folder = ProfileFolder(root / name, place)
-    folder.write({"raw_values.json": msgspec.json.encode(samples), "report.html": b"page"})
+    files = {"raw_values.json": msgspec.json.encode(samples), report.CALL: b"<svg/>"}
+    folder.write(files | {report.COMPARISON: b"picture"})
     folder.finish(msgspec.structs.replace(made, place=place, **changes))
     folder.close()
     return folder.path
 
 
-def test_a_profile_has_charts_of_batches_parts_of_calls_and_lines_of_breaks(
+def test_a_profile_has_its_pictures_memory_by_batch_and_lines_of_breaks(
     monitor: Monitor,
 ) -> None:
     measured(monitor.root, "20261122-100000-0001", "profiles/net")  # of a sweep
     (entry,) = monitor.entries()
     assert entry.title == "Net<script> on eager, inductor"
-    assert list(monitor.artifacts(entry)) == ["raw_values.json", "report.html"]
+    assert list(monitor.artifacts(entry)) == [report.CALL, report.COMPARISON, "raw_values.json"]
     timing, memory = tab(monitor, "Timing"), tab(monitor, "Memory")
-    latency = timing.under("Latency of a call in ms")
-    assert [row["batch size"] for row in latency] == list(profiled.SIZES)
-    assert latency[0]["eager"] == pytest.approx(10, rel=0.05)
-    assert memory.under("One call alone, MB")[1]["eager"] == pytest.approx(0.004)
-    assert timing.under("Speed-up over eager mode")[0] == {"batch size": 1, "inductor": 1.25}
-    assert memory.under("Peak on the GPU, MB") is None
-    calls = timing.under("Where a call goes")
-    assert [row.pop("call") for row in calls] == [f"inductor, batch {n}" for n in profiled.SIZES]
-    assert sum(calls[0].values()) == pytest.approx(8.0)
+    assert timing.of("image") == [b"picture", "<svg/>"]
     (cost,) = timing.under("What each graph break costs in a call")
     assert cost["line"] == "net.py:8"
-    assert cost["Python between graphs"] == pytest.approx(0.7)
+    assert "Python 0.700 ms" in cost["cost"]
+    assert timing.under("Operators of the trace")[0]["own CPU ms"] == 10.0
+    sizes = memory.under("Memory by batch size")
+    assert [row["batch size"] for row in sizes] == [*profiled.SIZES, *profiled.SIZES]
+    assert sizes[1]["one call alone, MB"] == pytest.approx(0.004)
+    assert sizes[1]["peak on the GPU, MB"] is None
     written = tab(monitor).of("write")
     assert any(text.startswith("Main bottleneck: graph breaks") for text in written)
 
@@ -283,7 +282,7 @@ def test_what_cannot_be_read_is_an_error_of_its_own_tab_only(
     (measured(monitor.root) / PROFILES_FILE).write_bytes(line)
     states = [entry.state for entry in monitor.entries()]
     assert sorted(states) == ["damaged", "finished"]
-    assert tab(monitor, "Timing", states.index("finished")).of("line_chart")
+    assert tab(monitor, "Timing", states.index("finished")).of("image")
     (error,) = tab(monitor, "Timing", states.index("damaged")).of("error")
     assert said in error
 

@@ -11,7 +11,7 @@ import pytest
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles.check import DamagedProfileError, check_profiles, read_training
-from compilewatch.extras.profiles.training import OperatorStat
+from compilewatch.extras.profiles.records import OperatorStat
 from compilewatch.profiling import Profiler
 
 METRICS, STAGES = "metrics.json", "stage_times.json"

@@ -19,7 +19,7 @@ FILES = dict[str, bytes]
 @pytest.fixture(scope="module")
 def files() -> FILES:
     made = profiled.profile()
-    return dict(report.figures(*made)) | dict(report.page(*made))
+    return dict(report.figures(*made)) | dict(report.page(made[0]))
 
 
 def failed() -> InferenceProfile:
@@ -27,7 +27,9 @@ def failed() -> InferenceProfile:
     made, _ = profiled.profile()
     point = BatchPoint(batch_size=1, status=Status.OOM, detail="used 9 GiB of 8 GiB allowed")
     targets = tuple(
-        msgspec.structs.replace(t, points=(point,), operators=(), setting_fixes=(), accuracy=None)
+        msgspec.structs.replace(
+            t, points=(point,), traced_operators=(), setting_fixes=(), accuracy=None
+        )
         for t in made.targets
     )
     return msgspec.structs.replace(made, targets=targets)
@@ -65,12 +67,12 @@ def test_the_page_has_no_scripts_and_links_what_exists(files: FILES) -> None:
     assert "<script" not in text
     assert "Net&lt;script&gt;" in text  # a model's name is text
     assert " style=" not in text
-    for name in ("latency-per-sample", "throughput", "memory", "speedup", "call", "spread"):
-        for suffix in ("", "-narrow"):
-            root = ET.fromstring(files[f"charts/{name}{suffix}.svg"])
-            assert root.findtext("{http://www.w3.org/2000/svg}desc")
-            assert "nan" not in files[f"charts/{name}{suffix}.svg"].decode()
-            assert f"charts/{name}{suffix}.svg" in text
+    assert f'<img src="{report.COMPARISON}"' in text
+    for name in (report.CALL, "charts/call-narrow.svg"):
+        root = ET.fromstring(files[name])
+        assert root.findtext("{http://www.w3.org/2000/svg}desc")
+        assert "nan" not in files[name].decode()
+        assert name in text
     for name in ("baseline_metrics.json", "detailed_metrics.csv", "op_stats.csv"):
         assert f'href="{name}"' in text
     # The cost of a break is beside its line.
@@ -79,8 +81,10 @@ def test_the_page_has_no_scripts_and_links_what_exists(files: FILES) -> None:
 
 
 def test_a_page_without_a_measurement_says_why() -> None:
-    made = dict(report.page(failed(), ()))
-    assert "used 9 GiB of 8 GiB allowed" in made["report.html"].decode()
+    made = dict(report.page(failed()))
+    page = made["report.html"].decode()
+    assert "used 9 GiB of 8 GiB allowed" in page
+    assert "<img" not in page
     assert not any(name.startswith("charts/") for name in made)
     text = dict(report.figures(failed(), ()))["baseline_summary_report.txt"].decode()
     assert "nothing was measured" in text

@@ -27,7 +27,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from compilewatch.contract.processes import field_bytes
 from compilewatch.errors import UsageError
 from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE, Round
-from compilewatch.extras.profiles.records import BreakCost, Memory, OpStat, Segments
+from compilewatch.extras.profiles.records import (
+    BreakCost,
+    Memory,
+    OperatorStat,
+    Segments,
+    operator_stats,
+)
 from compilewatch.records import GraphBreak
 
 _RESET_PEAK = "5"
@@ -188,7 +194,7 @@ def divided(call: Callable[[], object], calls: int) -> Division:
 
 def traced(
     call: Callable[[], object], calls: int, folder: Path
-) -> tuple[tuple[OpStat, ...], float]:
+) -> tuple[tuple[OperatorStat, ...], float]:
     """Write a Chrome trace and the stacks of some calls; return operators and wall seconds.
 
     Stacks need `verbose`, without which torch leaves the file empty; they are taken in a second
@@ -211,20 +217,7 @@ def traced(
     ) as stacks:
         call()
     stacks.export_stacks(str(folder / STACKS_FILE), "self_cpu_time_total")
-    # Torch's own sums, in microseconds and bytes.
-    operators = tuple(
-        OpStat(
-            name=event.key,
-            calls=event.count,
-            self_cpu_seconds=event.self_cpu_time_total / 1e6,
-            total_cpu_seconds=event.cpu_time_total / 1e6,
-            self_memory_bytes=int(event.self_cpu_memory_usage),
-            flops=int(event.flops) or None,
-            self_device_seconds=event.self_device_time_total / 1e6 or None,
-        )
-        for event in plain.key_averages()
-    )
-    return operators, seconds
+    return operator_stats(plain.key_averages()), seconds
 
 
 def _slice(event: Any) -> Slice:
@@ -300,10 +293,9 @@ class Division:
                 sum(self.nanoseconds.get(owner, {}).get(kind, 0) for owner in owners)
                 for kind in (GUARD, PYTHON, EAGER)
             )
-            shared = {*BreakCost.__struct_fields__} & {*GraphBreak.__struct_fields__}
             costs.append(
                 BreakCost(
-                    **{name: getattr(graph_break, name) for name in shared},
+                    **msgspec.structs.asdict(graph_break),
                     compile_ids=tuple(owner for owner in owners if owner != NO_FRAME),
                     guard_seconds=guard / 1e9,
                     python_seconds=python / 1e9,

@@ -21,7 +21,7 @@ from compilewatch.contract.messages import encoded
 from compilewatch.errors import CompilewatchError, UsageError
 from compilewatch.extras.profiles import messages
 from compilewatch.extras.profiles.messages import Prepared, Round
-from compilewatch.extras.profiles.records import BatchPoint, InferenceOptions, OpStat
+from compilewatch.extras.profiles.records import BatchPoint, InferenceOptions, OperatorStat
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.example_inputs.sizes import rows_of, tokens_of, with_rows
@@ -358,7 +358,7 @@ class ProfiledModel:
         costs = division.costs(breaks, self.target.ends(breaks))
         return self._add(segments=division.segments(calls), breaks=costs)
 
-    def trace(self, *, calls: int) -> tuple[OpStat, ...]:
+    def trace(self, *, calls: int) -> tuple[OperatorStat, ...]:
         """Write `trace.json` and `stacks.txt` of `calls` calls; return the sums by operator."""
         return measuring.traced(self.call, calls, self.built.artifacts)[0]
 

@@ -14,7 +14,7 @@ from torch.profiler import profile, record_function
 from torch.profiler._trace_validator import validate_trace
 
 from compilewatch.extras.profiles.messages import STACKS_FILE, TRACE_FILE
-from compilewatch.extras.profiles.report import op_stats
+from compilewatch.extras.profiles.records import operators_csv
 from compilewatch.extras.profiles.worker import measuring
 from compilewatch.extras.profiles.worker.measuring import NO_FRAME, Division
 from compilewatch.extras.profiles.worker.subject import Inductor
@@ -145,7 +145,8 @@ def test_the_trace_is_valid_and_its_table_is_that_of_key_averages(
 
     monkeypatch.setattr(measuring, "profile", recording)
     operators, _ = measuring.traced(call, 4, tmp_path)
-    rows = {row["name"]: row for row in csv.DictReader(op_stats(operators).decode().splitlines())}
+    table = operators_csv(operators).decode().splitlines()
+    rows = {row["name"]: row for row in csv.DictReader(table)}
     averages = {event.key: event for event in made[0].key_averages()}
     assert rows.keys() == averages.keys()
     for name, event in averages.items():
@@ -155,9 +156,9 @@ def test_the_trace_is_valid_and_its_table_is_that_of_key_averages(
             ("cpu_time_total_us", event.cpu_time_total),
         ):
             assert float(rows[name][column]) == pytest.approx(total, abs=1)
-    own = sum(each.self_cpu_seconds for each in operators)
-    called = next(each for each in operators if each.name == measuring.CALL)
-    assert own == pytest.approx(called.total_cpu_seconds, rel=0.001)
+    own = sum(operator.self_cpu_time_us for operator in operators)
+    called = next(operator for operator in operators if operator.name == measuring.CALL)
+    assert own == pytest.approx(called.cpu_time_total_us, rel=0.001)
     assert called.calls == 4
     assert validate_trace(str(tmp_path / TRACE_FILE)) == (True, [])
     names = [e.get("name") for e in json.loads((tmp_path / TRACE_FILE).read_text())["traceEvents"]]
