@@ -51,7 +51,6 @@ def timing(wall: Rounds, cpu: Rounds) -> records.Timing:
         raise ValueError("no samples")
     cpu_values = [value for round_ in cpu for value in round_]
     low, high = median_interval(values.tolist())
-    lower, upper = numpy.percentile(values, [25, 75])
     tails = {
         f"p{percent}_seconds": float(numpy.percentile(values, percent))
         for percent, needed in PERCENTILE_SAMPLES.items()
@@ -63,7 +62,6 @@ def timing(wall: Rounds, cpu: Rounds) -> records.Timing:
         median_seconds=float(numpy.median(values)),
         mean_seconds=float(values.mean()),
         stdev_seconds=float(values.std(ddof=1)) if values.size > 1 else 0.0,
-        iqr_seconds=float(upper - lower),
         ci_low_seconds=low,
         ci_high_seconds=high,
         cpu_median_seconds=median(cpu_values) if cpu_values else None,

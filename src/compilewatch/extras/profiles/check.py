@@ -8,8 +8,6 @@ import csv
 import hashlib
 import io
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,7 +21,7 @@ from compilewatch.extras.profiles import training as recorded
 from compilewatch.extras.profiles.records import PROFILE_VERSION, OperatorStat
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE
-from compilewatch.files import DamagedError, failed, from_json, write_atomically
+from compilewatch.files import DamagedError, failed, from_json
 from compilewatch.records import Record
 from compilewatch.store.journal import decode
 from compilewatch.store.runs import is_locked
@@ -38,8 +36,6 @@ REQUIRED = (BASELINE_FILE, TABLE_FILE, TEXT_FILE)
 PLOTS = ("plots/batch_size_comparison.png", "plots/metrics_heatmap.png")
 TRACE = "profiler_traces/trace.json"
 STACKS = "profiler_traces/stacks.txt"
-
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 R = TypeVar("R", bound=Record)
 
@@ -252,17 +248,13 @@ def _check_text(path: Path) -> None:
 
 
 def _check_png(path: Path) -> None:
-    """Check the signature and the checksum of every chunk: PNG specification, section 5."""
-    data = _read(path)
-    at, kind = len(_PNG), b""
-    while data.startswith(_PNG) and kind != b"IEND" and len(data) >= at + 12:
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, end = data[at + 4 : at + 8], at + 8 + length
-        if data[end : end + 4] != struct.pack(">I", zlib.crc32(data[at + 4 : end])):
-            break
-        at = end + 4
-    if kind != b"IEND" or at != len(data):
-        raise DamagedProfileError(f"{path}: not a complete PNG picture")
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(_read(path))) as picture:
+            picture.verify()  # the checksums of all chunks
+    except (OSError, SyntaxError):
+        raise DamagedProfileError(f"{path}: not a complete PNG picture") from None
 
 
 INFERENCE_FILES: dict[str, Callable[[Path], object]] = {
@@ -349,36 +341,3 @@ def _missing(path: Path) -> Iterator[recorded.ProfileFinding]:
             found=f"without {', '.join(missing or plots)}",
             advice=advice if missing else f"{advice} for the pictures",
         )
-
-
-def write_report(checked: CheckedProfile) -> Path:
-    """Write `check_report.md` into the folder of a profile and return its path."""
-    path = checked.path / "check_report.md"
-    write_atomically(path, "\n".join([*_report(checked), ""]).encode(), durable=False)
-    return path
-
-
-def _report(checked: CheckedProfile) -> Iterator[str]:
-    yield f"# Check of {checked.path.name}\n"
-    yield f"A profile of {checked.kind}, {checked.state}.\n"
-    if checked.broken is not None:
-        yield f"It cannot be used: {checked.broken}\n"
-    yield "## Findings\n"
-    if not checked.findings and checked.broken is None:
-        yield "None.\n"
-    for finding in checked.findings:
-        yield f"- `{finding.code}`: {finding.found}. To do: {finding.advice}."
-    if checked.training is None:
-        return
-    yield "\n## What dominates\n"
-    yield from recorded.explanation(checked.training)
-    yield "\n## Stages\n"
-    yield "| stage | median ms | share |"
-    yield "|---|---|---|"
-    for stage, middle, *_, share in recorded.stage_rows(checked.training):
-        yield f"| {stage} | {middle} | {share} |"
-    yield "\n## Operators\n"
-    yield "| operator | calls | own CPU time, ms | CPU time, ms |"
-    yield "|---|---|---|---|"
-    for name, *cells in recorded.operator_rows(checked.training):
-        yield f"| `{name}` | {' | '.join(cells)} |"

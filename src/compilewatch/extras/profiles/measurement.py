@@ -406,8 +406,6 @@ class Inference:
             setting=setting,
             breaks_before=before.graph_breaks or 0,
             breaks_after=changed.point.graph_breaks or 0,
-            graphs_before=before.graphs or 0,
-            graphs_after=changed.point.graphs or 0,
             detail=changed.point.detail,
         )
         if not changed.alive:
@@ -418,18 +416,15 @@ class Inference:
         rounds = base.wall[kept:]
         try:
             changed.measure("compare", limit)
-            changed.measure("segments", limit, calls=1)
         except subjects.SubjectError as error:
             return msgspec.structs.replace(fix, detail=error.failure.detail)
         judged = analysis.in_turns(rounds, changed.wall)
         if judged.ratio is None or before.latency is None:
             return msgspec.structs.replace(fix, detail=judged.reason)
         seconds = analysis.timing(rounds, []).median_seconds
-        left = {cost.fingerprint for cost in changed.point.breaks}
         numerics = changed.point.numerics
         return msgspec.structs.replace(
             fix,
-            removed=tuple(c.fingerprint for c in before.breaks if c.fingerprint not in left),
             saving_seconds=seconds * (1 - judged.ratio),
             saving_low_seconds=seconds * (1 - (judged.ratio_high or judged.ratio)),
             saving_high_seconds=seconds * (1 - (judged.ratio_low or judged.ratio)),

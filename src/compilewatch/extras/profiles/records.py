@@ -72,7 +72,6 @@ class Timing(records.Record, frozen=True, kw_only=True):
     median_seconds: float
     mean_seconds: float
     stdev_seconds: float
-    iqr_seconds: float
     ci_low_seconds: float
     ci_high_seconds: float
     p90_seconds: float | None = None
@@ -87,14 +86,12 @@ class Memory(records.Record, frozen=True, kw_only=True):
 
     `rss_peak_bytes` is the largest resident set, with the interpreter, torch and the model;
     `call_peak_bytes` is what the call needed beyond the model, on the device that it ran on.
-    `pss_bytes` is the proportional set after the call. `device_peak_bytes` is the most that tensors
-    took on a CUDA device, with those of the model; `device_used_bytes` is what all programs used of
-    the device (NVML).
+    `device_peak_bytes` is the most that tensors took on a CUDA device, with those of the model;
+    `device_used_bytes` is what all programs used of the device (NVML).
     """
 
     rss_peak_bytes: int | None = None
     call_peak_bytes: int | None = None
-    pss_bytes: int | None = None
     device_peak_bytes: int | None = None
     device_used_bytes: int | None = None
 
@@ -149,17 +146,13 @@ class BreakCost(records.GraphBreak, frozen=True, kw_only=True):
 class SettingFix(records.Record, frozen=True, kw_only=True):
     """What a setting of torch.compile that prevents graph breaks saves, measured alternately.
 
-    `removed` are the fingerprints of the breaks that it prevents. The interval
-    is that of the saving for each call, at 95 %; `certain` is whether a signed-rank test confirms
-    it.
+    The interval is that of the saving for each call, at 95 %; `certain` is whether a signed-rank
+    test confirms it.
     """
 
     setting: str
     breaks_before: int
     breaks_after: int
-    graphs_before: int
-    graphs_after: int
-    removed: tuple[str, ...] = ()
     saving_seconds: float | None = None
     saving_low_seconds: float | None = None
     saving_high_seconds: float | None = None

@@ -23,9 +23,6 @@ SUMMARY_FILE = "profiler_summary.json"
 OPERATORS_FILE = "op_stats.csv"
 TRACE_FILE = "trace.json"
 
-STEPS_LISTED = 10_000
-"""The most single steps in `stage_times.json`; `steps.jsonl` has all."""
-
 
 class Stage(StrEnum):
     """The parts of a training step. `other` is the rest of the step, which no stage covers."""
@@ -117,17 +114,15 @@ class Epoch(Record, frozen=True, kw_only=True):
 
 
 class StageTimes(Record, frozen=True, kw_only=True):
-    """`stage_times.json`: seconds by stage, of the steady steps and of each single step.
+    """`stage_times.json`: seconds by stage, of the steady steps.
 
-    Steady steps are neither warm-up nor traced; where there is none, all steps count. `steps` lists
-    `index`, `wall_seconds` and one entry for each stage, at most `STEPS_LISTED` of them.
+    Steady steps are neither warm-up nor traced; where there is none, all steps count.
     """
 
     stages: dict[Stage, Spread]
     shares: dict[Stage, float]
     step: Spread | None
     epochs: tuple[Epoch, ...]
-    steps: tuple[dict[str, float], ...]
     schema_version: int = TRAINING_VERSION
     unit: str = "seconds"
 
@@ -433,11 +428,6 @@ def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
         epochs=tuple(
             Epoch(epoch=epoch, steps=len(seconds), seconds=sum(seconds))
             for epoch, seconds in epochs.items()
-        ),
-        steps=tuple(
-            {"index": float(step.index), "wall_seconds": step.wall_seconds}
-            | {stage.value: seconds for stage, seconds in step.stages.items()}
-            for step in steps[:STEPS_LISTED]
         ),
     )
 

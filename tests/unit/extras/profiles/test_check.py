@@ -1,12 +1,12 @@
 """Reading and checking profiles: what is cut off is incomplete, what is changed is damage."""
 
+import io
 import re
-import struct
-import zlib
 from pathlib import Path
 
 import msgspec
 import pytest
+from PIL import Image
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import check
@@ -19,11 +19,13 @@ SUMMARY, CONFIG, STEPS = "profiler_summary.json", "config.json", "steps.jsonl"
 COLUMNS = ",".join(OperatorStat.__struct_fields__)
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def picture() -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (2, 2)).save(out, "PNG")
+    return out.getvalue()
 
 
-PNG = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", b"\0" * 13) + chunk(b"IEND", b"")
+PNG = picture()
 
 
 @pytest.fixture
@@ -56,9 +58,9 @@ BACKWARDS = b'[{"ph": "X", "name": "a", "ts": 1, "dur": -1}]'
         ("detailed_metrics.csv", b"latency\n1\n", "no column batch_size"),
         ("baseline_summary_report.txt", b"\n", "is empty"),
         ("profiler_traces/stacks.txt", b"", "is empty"),
-        ("plots/metrics_heatmap.png", PNG[:-3], "not a complete PNG"),
-        ("plots/metrics_heatmap.png", PNG.replace(b"\0" * 13, b"\1" * 13), "not a complete PNG"),
-        ("plots/metrics_heatmap.png", PNG + b"x", "not a complete PNG"),
+        ("plots/metrics_heatmap.png", PNG[:-9], "not a complete PNG"),
+        ("plots/metrics_heatmap.png", PNG.replace(b"IDATx", b"IDATy"), "not a complete PNG"),
+        ("plots/metrics_heatmap.png", b"x", "not a complete PNG"),
         # Of a training:
         ("trace.json", DAMAGED_TRACE, "damaged"),
         ("trace.json", b'{"traceEvents": []}', "without events"),
@@ -92,7 +94,7 @@ def test_a_missing_file_of_inference_is_a_finding(inference: Path) -> None:
         assert [finding.code for finding in found.findings] == [code]
 
 
-def test_all_profiles_below_a_folder_are_checked_and_reported(
+def test_all_profiles_below_a_folder_are_checked(
     inference: Path, folder: Path, tmp_path: Path
 ) -> None:
     profiles = check_profiles(tmp_path)
@@ -100,9 +102,6 @@ def test_all_profiles_below_a_folder_are_checked_and_reported(
         ("training", "finished"),
         ("inference", "finished"),
     ]
-    text = check.write_report(profiles[0]).read_text()
-    assert "`few_steps`: only 3 steady steps" in text
-    assert "| other |" in text
     (folder / CONFIG).write_text("{")
     assert [profile.exit_status for profile in check_profiles(tmp_path)] == [2, 0]
 

@@ -3,6 +3,7 @@
 Models train each on each target in a child of its own, one after the other.
 """
 
+import io
 import math
 import subprocess
 import tempfile
@@ -27,7 +28,7 @@ from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles import training as analysis
 from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.training import Stage, TrainingProfile
-from compilewatch.files import safe_name
+from compilewatch.files import safe_name, write_atomically
 from compilewatch.neuron import profiler
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work, new_run_id
 from compilewatch.report.terminal import console, plain, table
@@ -316,7 +317,7 @@ def check_command(
             console().print(Group(*_check_lines(profile, explained)))
     if report:
         for profile in profiles:
-            click.echo(f"Saved: {check.write_report(profile).absolute()}", err=True)
+            click.echo(f"Saved: {_write_report(profile).absolute()}", err=True)
     return max(profile.exit_status for profile in profiles)
 
 
@@ -340,6 +341,15 @@ def _check_lines(checked: check.CheckedProfile, explained: bool) -> Iterator[Ren
             yield table(("stage", ">median ms", ">min ms", ">max ms", ">share"), stages, gap=2)
         if operators := analysis.operator_rows(training):
             yield table(("operator", ">calls", ">own CPU ms", ">CPU ms"), operators, gap=2)
+
+
+def _write_report(checked: check.CheckedProfile) -> Path:
+    """Write what a check says into the folder of the profile."""
+    text, path = io.StringIO(), checked.path / "check_report.md"
+    console(text).print(Group(*_check_lines(checked, explained=True)))
+    content = f"# Check of {checked.path.name}\n\n```\n{text.getvalue()}```\n"
+    write_atomically(path, content.encode(), durable=False)
+    return path
 
 
 def _check_json(checked: check.CheckedProfile, explained: bool) -> dict[str, Any]:

@@ -83,10 +83,9 @@ def peak_memory(call: Callable[[], object]) -> Memory:
         return Memory()
     call()
     peak = field_bytes("self", "status", "VmHWM")
-    pss = field_bytes("self", "smaps_rollup", "Pss")
     if peak is None or before is None:
         return Memory()
-    return Memory(rss_peak_bytes=peak, call_peak_bytes=max(0, peak - before), pss_bytes=pss)
+    return Memory(rss_peak_bytes=peak, call_peak_bytes=max(0, peak - before))
 
 
 # --- a CUDA device ------------------------------------------------------------------------------

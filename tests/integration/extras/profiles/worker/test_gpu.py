@@ -19,7 +19,7 @@ from tests.doubles import pynvml
 
 pytestmark = pytest.mark.torch
 
-HOST = Memory(rss_peak_bytes=10**9, call_peak_bytes=7, pss_bytes=10**8)
+HOST = Memory(rss_peak_bytes=10**9, call_peak_bytes=7)
 
 
 class Device:
@@ -92,7 +92,6 @@ def test_memory_is_that_of_the_device_and_a_note_says_why_the_rest_is_unknown(
     memory = Memory(
         rss_peak_bytes=10**9,
         call_peak_bytes=400,
-        pss_bytes=10**8,
         device_peak_bytes=1400,
         device_used_bytes=pynvml.USED_BYTES if share else None,
     )
