@@ -129,7 +129,6 @@ def profile(
         )
     found = InferenceProfile(
         id=name,
-        key="k",
         model="Net<script>",
         machine=machine,
         options=options or InferenceOptions(batch_sizes=SIZES),

@@ -112,7 +112,6 @@ class Inference:
         model = self.request.model
         return records.InferenceProfile(
             id=profile_id,
-            key=profile_key(self.request, self.options, machine),
             model=model.name,
             family=model.family,
             task=model.task,
@@ -481,25 +480,10 @@ def profile_model(progress: Inference, profile_id: str) -> StoredProfile:
         profile = progress.run(profile_id)
         progress.on_step("writing files", 1.0)
         folder.write(dict(report.files(profile, samples)))
-        profile = msgspec.structs.replace(profile, files=folder.names())
         folder.finish(profile)
     finally:
         folder.close()
     return StoredProfile(profile=profile, folder=folder.path)
-
-
-def profile_key(
-    request: core.Request, options: records.InferenceOptions, machine: records.Machine
-) -> str:
-    """A digest of model, options and machine, but not of the software.
-
-    The software is what two profiles with one key are compared for. The content of a person's own
-    module is left out for the same reason.
-    """
-    model, build = request.model, request.model.build
-    config = build.config_sha256 if isinstance(build, core.ConfigBuild) else ""
-    facts = [model.name, model.revision, config, options, machine]
-    return core.digest(msgspec.to_builtins(facts))
 
 
 def this_machine() -> records.Machine:

@@ -298,11 +298,10 @@ class TargetProfile(records.Record, frozen=True, kw_only=True):
     generation: TextGeneration | None = None
     accuracy: records.Accuracy | None = None
     traced_operators: tuple[OperatorStat, ...] = ()
-    detail: str = ""
 
 
 class InferenceOptions(records.Record, frozen=True, kw_only=True):
-    """How a profile was measured. All of it is part of the key.
+    """How a profile was measured.
 
     A target may name its environment: `inductor@torch-2.13`. `device` is `cpu` or `cuda`.
     """
@@ -325,13 +324,11 @@ class InferenceProfile(
 ):
     """One model, its cost at run time, on one machine.
 
-    `key` is a hash of the model, the options and the machine, but not of the software: profiles
-    with equal keys may be compared, and differ in what they ran on. `place` is the folder of the
-    files, relative to that of `profiles.jsonl`. `load` is the system's load before the first call.
+    `place` is the folder of the files, relative to that of `profiles.jsonl`. `load` is the system's
+    load before the first call.
     """
 
     id: str
-    key: str
     model: str
     machine: Machine
     options: InferenceOptions
@@ -349,7 +346,6 @@ class InferenceProfile(
     inputs_strategy: str = ""
     tokens_per_sample: int | None = None
     load: float | None = None
-    files: tuple[str, ...] = ()
     place: str = "."
     notes: tuple[str, ...] = ()
 

@@ -77,12 +77,6 @@ class ProfileFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             source.replace(target)
 
-    def names(self) -> tuple[str, ...]:
-        """The files of the profile by relative path, sorted."""
-        paths = (path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
-        shown = (p.as_posix() for p in paths if not any(s.startswith(".") for s in p.parts))
-        return tuple(sorted(name for name in shown if name != PROFILES_FILE))
-
     def close(self) -> None:
         """Delete what subjects left behind; a folder without any file disappears too."""
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -5,7 +5,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from compilewatch.errors import LauncherError, UsageError
@@ -122,7 +121,7 @@ def test_two_environments_are_measured_in_turns_and_compared(tmp_path: Path) -> 
 def test_the_main_trace_and_the_table_of_operators_are_of_one_target(
     targets: tuple[str, ...], main: str, others: tuple[str, ...], tmp_path: Path
 ) -> None:
-    found = profiled_on(tmp_path, *targets, trace=True)
+    profiled_on(tmp_path, *targets, trace=True)
     folder = next(tmp_path.iterdir())
     assert (folder / "profiler_traces" / "trace.json").read_text() == main
     assert (folder / "op_stats.csv").read_text().splitlines()[1].startswith(main)
@@ -130,7 +129,7 @@ def test_the_main_trace_and_the_table_of_operators_are_of_one_target(
     for other in others:
         assert (folder / "profiler_traces" / other / "trace.json").read_text() == other
         assert f'href="profiler_traces/{other}/trace.json"' in page
-    assert sum("profiler_traces" in name for name in found.files) == 1 + len(others)
+    assert len(list(folder.glob("profiler_traces/**/trace.json"))) == 1 + len(others)
 
 
 def test_a_target_that_runs_out_of_memory_costs_its_own_points_only(tmp_path: Path) -> None:
@@ -174,17 +173,6 @@ def test_wrong_targets() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             subjects.check_targets(targets, device)
-
-
-def test_the_machine_and_the_options_are_in_the_key_and_the_software_is_not() -> None:
-    request, options = factories.result("A").request, records.InferenceOptions()
-    key = measurement.profile_key(request, options, profiled.MACHINE)
-    newer = msgspec.structs.replace(request, key="of another torch")
-    assert measurement.profile_key(newer, options, profiled.MACHINE) == key
-    threads = msgspec.structs.replace(options, threads=2)
-    machine = msgspec.structs.replace(profiled.MACHINE, cpu="Another CPU")
-    assert measurement.profile_key(request, options, machine) != key
-    assert measurement.profile_key(request, threads, profiled.MACHINE) != key
 
 
 def test_only_a_busy_machine_gets_a_note() -> None:
