@@ -19,7 +19,6 @@ from compilewatch.extras.profiles.records import (
     OperatorStat,
     Samples,
     Segments,
-    SettingFix,
     Software,
     TargetProfile,
 )
@@ -61,16 +60,6 @@ SEGMENTS = Segments(
     guard_seconds=0.0002,
     eager_seconds=0.0001,
     python_seconds=0.0007,
-)
-SETTING_FIX = SettingFix(
-    setting="capture_scalar_outputs",
-    breaks_before=1,
-    breaks_after=0,
-    saving_seconds=0.001,
-    saving_low_seconds=0.0008,
-    saving_high_seconds=0.0012,
-    certain=True,
-    matches=True,
 )
 
 
@@ -123,7 +112,6 @@ def profile(
                 points=tuple(points),
                 best_batch_size=analysis.best_batch(points),
                 accuracy=scores if target == EAGER else None,
-                setting_fixes=(SETTING_FIX,) if target != EAGER else (),
                 traced_operators=(operator,),
             )
         )

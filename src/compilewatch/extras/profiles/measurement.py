@@ -41,9 +41,6 @@ CLASSIFIER_BATCH = 16
 CHUNK = 8 * CLASSIFIER_BATCH
 """Texts that are classified between two steps of the progress."""
 
-_SETTING = re.compile(r"\bcapture_(?:scalar_outputs|dynamic_output_shape_ops)\b")
-"""Settings of `torch._dynamo.config` that torch itself suggests in the reason of a break."""
-
 ReportStep = Callable[[str, float], None]
 """Called before each step of a profile, with the share of the profile that is done."""
 
@@ -162,14 +159,12 @@ class Inference:
                     continue
                 self._step(f"batch {size}: {target} is loaded and compiled", 0.1)
                 running.append(self._start(target, size))
-            self._rounds(size, [subject for subject in running if subject.alive], 0.5)
+            self._rounds(size, [subject for subject in running if subject.alive])
             for subject in running:
                 if subject.alive:
                     self._step(f"batch {size}: looking into {subject.target}", 0.1)
                     self._inspect(subject, first=first)
             self._compare([subject for subject in running if subject.alive and subject.wall])
-            if first:
-                self._measure_setting_fixes(running)
         finally:
             for subject in running:
                 subject.end()
@@ -196,13 +191,7 @@ class Inference:
             return records.BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
         return None
 
-    def _start(
-        self,
-        target: str,
-        size: int,
-        settings: dict[str, bool] | None = None,
-        texts: Sequence[str] = (),
-    ) -> subjects.ProfiledSubject:
+    def _start(self, target: str, size: int, texts: Sequence[str] = ()) -> subjects.ProfiledSubject:
         """Prepare a subject and compile; a failure is in its point.
 
         With `texts`, it is prepared to classify them, and compiles when it gets the first.
@@ -223,7 +212,6 @@ class Inference:
                 seconds,
                 target=subject.kind,
                 batch_size=size,
-                settings=settings or {},
             )
             if self.data is not None:
                 self.data.classes(prepared.labels)  # find an unknown label now
@@ -240,7 +228,7 @@ class Inference:
             raise
         return subject
 
-    def _rounds(self, size: int, running: Sequence[subjects.ProfiledSubject], share: float) -> None:
+    def _rounds(self, size: int, running: Sequence[subjects.ProfiledSubject]) -> None:
         """Measure alternately; every other round runs the other way around."""
         if not running:
             return
@@ -251,7 +239,7 @@ class Inference:
             if number >= LEAST_ROUNDS and time.monotonic() - began > options.max_seconds:
                 break
             which = f"round {number + 1} of {options.rounds}"
-            self._step(f"batch {size}: {names} interleaved, {which}", share / options.rounds)
+            self._step(f"batch {size}: {names} interleaved, {which}", 0.5 / options.rounds)
             for subject in running if number % 2 == 0 else reversed(running):
                 if not subject.alive:
                     continue
@@ -380,57 +368,6 @@ class Inference:
         )
 
     # --- what is measured once -------------------------------------------------------------------
-
-    def _measure_setting_fixes(self, running: Sequence[subjects.ProfiledSubject]) -> None:
-        """Compile once more with each setting that torch suggests; measure both alternately."""
-        for base in running:
-            breaks = base.point.breaks
-            if not (base.alive and base.kind == INDUCTOR and breaks):
-                continue
-            fixes = []
-            for setting in dict.fromkeys(
-                s for cost in breaks for s in _SETTING.findall(cost.reason)
-            ):
-                self._step(f"what {setting} saves")
-                changed = self._start(base.target, base.point.batch_size, {setting: True})
-                fixes.append(self._setting_fix(base, changed, setting))
-                changed.end()
-            self._extras[base.target]["setting_fixes"] = tuple(fixes)
-
-    def _setting_fix(
-        self, base: subjects.ProfiledSubject, changed: subjects.ProfiledSubject, setting: str
-    ) -> records.SettingFix:
-        before, limit = base.point, self._limits.profile_seconds
-        fix = records.SettingFix(
-            setting=setting,
-            breaks_before=before.graph_breaks or 0,
-            breaks_after=changed.point.graph_breaks or 0,
-            detail=changed.point.detail,
-        )
-        if not changed.alive:
-            return fix
-        # The base was measured before; a fair comparison needs new, interleaved rounds of both.
-        kept = len(base.wall)
-        self._rounds(before.batch_size, [base, changed], 0.0)
-        rounds = base.wall[kept:]
-        try:
-            changed.measure("compare", limit)
-        except subjects.SubjectError as error:
-            return msgspec.structs.replace(fix, detail=error.failure.detail)
-        judged = analysis.in_turns(rounds, changed.wall)
-        if judged.ratio is None or before.latency is None:
-            return msgspec.structs.replace(fix, detail=judged.reason)
-        seconds = analysis.timing(rounds, []).median_seconds
-        numerics = changed.point.numerics
-        return msgspec.structs.replace(
-            fix,
-            saving_seconds=seconds * (1 - judged.ratio),
-            saving_low_seconds=seconds * (1 - (judged.ratio_high or judged.ratio)),
-            saving_high_seconds=seconds * (1 - (judged.ratio_low or judged.ratio)),
-            certain=judged.verdict is records.Verdict.FASTER,
-            matches=numerics.matches if numerics is not None else None,
-            detail=judged.reason,
-        )
 
     def _evaluate(self, data: labelled.LabelledTexts) -> None:
         """Classify the complete file on eager mode and on Inductor, and score both."""

@@ -143,24 +143,6 @@ class BreakCost(records.GraphBreak, frozen=True, kw_only=True):
         return self.guard_seconds + self.python_seconds + self.eager_seconds
 
 
-class SettingFix(records.Record, frozen=True, kw_only=True):
-    """What a setting of torch.compile that prevents graph breaks saves, measured alternately.
-
-    The interval is that of the saving for each call, at 95 %; `certain` is whether a signed-rank
-    test confirms it.
-    """
-
-    setting: str
-    breaks_before: int
-    breaks_after: int
-    saving_seconds: float | None = None
-    saving_low_seconds: float | None = None
-    saving_high_seconds: float | None = None
-    certain: bool = False
-    matches: bool | None = None
-    detail: str = ""
-
-
 class Verdict(StrEnum):
     SLOWER = "slower"
     FASTER = "faster"
@@ -294,7 +276,6 @@ class TargetProfile(records.Record, frozen=True, kw_only=True):
     software: Software
     points: tuple[BatchPoint, ...] = ()
     best_batch_size: int | None = None
-    setting_fixes: tuple[SettingFix, ...] = ()
     generation: TextGeneration | None = None
     accuracy: records.Accuracy | None = None
     traced_operators: tuple[OperatorStat, ...] = ()

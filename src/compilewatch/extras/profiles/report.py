@@ -6,6 +6,7 @@ by matplotlib. Figures are worded the same in files, pages and the terminal.
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
@@ -25,6 +26,9 @@ MEGABYTE = 1e6
 
 MEGABYTES_FROM = 10_000_000
 """From here on, memory is in whole megabytes."""
+
+_SETTING = re.compile(r"\bcapture_(?:scalar_outputs|dynamic_output_shape_ops)\b")
+"""Settings of `torch._dynamo.config` that torch itself suggests in the reason of a break."""
 
 PAGE = "report.html"
 COMPARISON = "plots/batch_size_comparison.png"
@@ -84,20 +88,6 @@ def against_first_words(target: str, point: records.BatchPoint) -> str:
     text = f"takes {ratio} the time of {target_kind(target)} in the first environment"
     text += f"{' (' if span else ''}{span} at batch {point.batch_size}"
     return f"{text}; no claim: {judged.reason}" if judged.reason else text
-
-
-def setting_fix_words(fix: records.SettingFix) -> str:
-    """The breaks that a setting removes, and what that saves."""
-    breaks = f"{fix.breaks_before} → {fix.breaks_after} graph breaks"
-    if fix.saving_seconds is None:
-        return f"{breaks}; not measured: {fix.detail}"
-    if fix.matches is False:
-        return f"{breaks}, but the numbers differ then"
-    span = f"{milliseconds(fix.saving_low_seconds)} to {milliseconds(fix.saving_high_seconds)}"
-    saved = milliseconds(fix.saving_seconds)
-    if fix.certain:
-        return f"{breaks}; saves {saved} a call ({span})"
-    return f"{breaks}; no saving that is certain ({span})"
 
 
 def break_cost_words(cost: records.BreakCost) -> str:
@@ -245,7 +235,6 @@ def baseline_metrics(profile: records.InferenceProfile) -> dict[str, Any]:
                 "batch_sizes": {str(p.batch_size): _row(measured, p) for p in measured.points},
                 "generation": measured.generation,
                 "accuracy": measured.accuracy,
-                "setting_fixes": measured.setting_fixes,
             }
             for measured in profile.targets
         },
@@ -312,7 +301,6 @@ def answers(profile: records.InferenceProfile) -> Iterator[tuple[str, str]]:
         )
     yield "Best batch", best
     yield "Main bottleneck", analysis.bottleneck(profile)
-    several = sum(bool(target.setting_fixes) for target in profile.targets) > 1
     for target in profile.targets:
         name = target.target
         if target.accuracy is not None:
@@ -323,14 +311,15 @@ def answers(profile: records.InferenceProfile) -> Iterator[tuple[str, str]]:
                 f"prompt {text.prefill_tokens_per_second:,.0f} tokens/s, then "
                 f"{text.decode_tokens_per_second:,.1f} tokens/s, batch {text.batch_size}",
             )
-        for fix in target.setting_fixes:
-            yield f"Setting {fix.setting}{f' on {name}' if several else ''}", setting_fix_words(fix)
         against = next((p for p in reversed(target.points) if p.against_first is not None), None)
         if against is not None:
             yield name, against_first_words(name, against)
         paid = next((p for p in target.points if p.break_even_calls_cold is not None), None)
         if paid is not None:
             yield f"Break-even ({name})", break_even_words(paid)
+    reasons = (cost.reason for _, point in profile.points() for cost in point.breaks)
+    for setting in dict.fromkeys(name for reason in reasons for name in _SETTING.findall(reason)):
+        yield f"Setting {setting}", "PyTorch suggests it: `compilewatch fix` proves and times it"
 
 
 POINT_HEADINGS = (

@@ -27,9 +27,7 @@ def failed() -> InferenceProfile:
     made, _ = profiled.profile()
     point = BatchPoint(batch_size=1, status=Status.OOM, detail="used 9 GiB of 8 GiB allowed")
     targets = tuple(
-        msgspec.structs.replace(
-            t, points=(point,), traced_operators=(), setting_fixes=(), accuracy=None
-        )
+        msgspec.structs.replace(t, points=(point,), traced_operators=(), accuracy=None)
         for t in made.targets
     )
     return msgspec.structs.replace(made, targets=targets)
@@ -88,13 +86,3 @@ def test_a_page_without_a_measurement_says_why() -> None:
     assert not any(name.startswith("charts/") for name in made)
     text = dict(report.figures(failed(), ()))["baseline_summary_report.txt"].decode()
     assert "nothing was measured" in text
-
-
-def test_a_setting_fix_without_certainty_claims_nothing() -> None:
-    for changes, said in (
-        ({}, "saves 1.00 ms a call"),
-        ({"certain": False}, "no saving that is certain"),
-        ({"matches": False}, "the numbers differ"),
-    ):
-        fix = msgspec.structs.replace(profiled.SETTING_FIX, **changes)
-        assert said in report.setting_fix_words(fix)

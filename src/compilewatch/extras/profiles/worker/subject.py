@@ -207,15 +207,15 @@ class ProfiledModel:
         self.phase = records.Phase.SETUP
         self._classifier: Callable[[int, int], tuple[list[int], float]] | None = None
 
-    def prepare(self, *, target: str, batch_size: int, settings: dict[str, bool]) -> Prepared:
+    def prepare(self, *, target: str, batch_size: int) -> Prepared:
         """Build the model and its inputs; on a compiled target, also make a call in eager mode.
 
-        `target` is `eager`, `inductor` or `xla`. `settings` are values of `torch._dynamo.config`.
+        `target` is `eager`, `inductor` or `xla`.
         """
         request, options = self.request, self.options
         self.batch_size = batch_size
         self.point = BatchPoint(batch_size=batch_size, status=records.Status.PASS)
-        device = self._set_up(settings)
+        device = self._set_up()
         self.phase = records.Phase.CREATE
         dtype = getattr(torch, options.dtype)
         began = time.perf_counter()
@@ -264,7 +264,7 @@ class ProfiledModel:
             device=torch.cuda.get_device_name(device) if self._on_gpu else "cpu",
         )
 
-    def _set_up(self, settings: dict[str, bool]) -> torch.device:
+    def _set_up(self) -> torch.device:
         import numpy
 
         device = measuring.device_of(self.options.device)
@@ -272,8 +272,6 @@ class ProfiledModel:
         random.seed(SEED)
         numpy.random.seed(SEED)
         torch.manual_seed(SEED)
-        for name, value in settings.items():
-            setattr(torch._dynamo.config, name, value)
         build = self.request.model.build
         if isinstance(build, records.ConfigBuild) and build.weights:
             import huggingface_hub.constants
