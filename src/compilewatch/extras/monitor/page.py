@@ -123,7 +123,6 @@ def _list(st: Any, monitor: Monitor) -> None:
                 "kind": entry.kind,
                 "what": entry.title,
                 "state": entry.state,
-                "done": "" if (done := monitor.done(entry)) is None else f"{done:,}",
                 "folder": entry.key,
             }
             for entry in rows

@@ -7,7 +7,6 @@ are read on from where the last reading stopped.
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,20 +124,6 @@ class Monitor:
         check.tail(path)  # what cannot be read is left out
         key = path.relative_to(self.root).as_posix()
         return MonitorEntry(key=key, state=check.state_of(path), about=check.read_config(path))
-
-    def done(self, entry: MonitorEntry) -> int | None:
-        """Requests of a running sweep, or steps or points that are measured so far."""
-        match entry.about:
-            case Run():
-                return len(self.results(entry)) if entry.state == "running" else None
-            case InferenceProfile() as profile:
-                return sum(point.latency is not None for _, point in profile.points())
-            case TrainingConfig():
-                path = self.root / entry.key
-                read = partial(check.tail, path)
-                newest = read() if entry.state == "running" else self._once(("tail", path), read)
-                return newest[-1].index + 1 if newest else 0
-        return None
 
     def _inference_entries(self, folder: Path, *, is_profile: bool) -> Sequence[MonitorEntry]:
         try:

@@ -369,15 +369,8 @@ class TrainingFolder:
     """
 
     def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        while True:
-            self.path = root.absolute() / new_run_id()
-            try:
-                self.path.mkdir()
-                break
-            except FileExistsError:
-                time.sleep(0.001)
-        self._steps = -1
+        self.path = root.absolute() / new_run_id()
+        self.path.mkdir(parents=True)
         self._synced = time.monotonic()
 
     def begin(self, config: training.TrainingConfig) -> None:
@@ -390,8 +383,6 @@ class TrainingFolder:
 
     def append(self, step: training.Step) -> None:
         """Append one line, which other processes can read when this returns."""
-        if self._steps < 0:
-            raise OSError(f"{STEPS_FILE} is not open")
         append_all(self._steps, msgspec.json.encode(step) + b"\n")
         if time.monotonic() - self._synced >= SYNC_SECONDS:
             sync(self._steps)
@@ -404,8 +395,7 @@ class TrainingFolder:
 
     def finish(self, summary: training.TrainingSummary) -> None:
         """Write the summary, which makes the profile complete."""
-        if self._steps >= 0:
-            sync(self._steps)
+        sync(self._steps)
         written = {}
         for path in sorted(self.path.iterdir()):
             if (
@@ -420,10 +410,8 @@ class TrainingFolder:
         sync_folder(self.path)
 
     def close(self) -> None:
-        """Release the lock. May be called twice."""
-        descriptor, self._steps = self._steps, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Release the lock."""
+        os.close(self._steps)
 
 
 class StageClock:
