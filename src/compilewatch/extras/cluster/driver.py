@@ -107,20 +107,10 @@ def _reach(address: str) -> None:
             "and start the sweep on a machine that is part of the cluster"
         )
     try:
-        with socket.create_connection((host, int(port)), REACH_SECONDS) as probe:
-            why = "" if os.environ.get("RAY_USE_TLS") == "1" or _speaks(probe) else "not a Ray head"
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
     except OSError as error:
         why = error.strerror or str(error)
-    if why:
-        raise LauncherError(f"no Ray cluster responds at {address}: {why}; {advice}")
-
-
-def _speaks(probe: socket.socket) -> bool:
-    """Whether it is an HTTP/2 server like Ray's: it sends SETTINGS first (RFC 9113, 3.4)."""
-    empty_settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-    probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
-    header = probe.recv(9)
-    return len(header) >= 4 and header[3] == 4
+        raise LauncherError(f"no Ray cluster responds at {address}: {why}; {advice}") from None
 
 
 class ClusterExecution:
@@ -184,7 +174,7 @@ class ClusterExecution:
             self.fits_at = now
         elif self.driver.is_our_own and not nodes:
             raise ConnectionError("the node of this machine was lost")
-        elif now - self.fits_at > self.driver.node_timeout_seconds:
+        elif now - self.fits_at > self.driver.asked.node_timeout_seconds:
             raise LauncherError(
                 f"no node of the Ray cluster ({len(nodes)} alive) has a CPU and "
                 f"{limit / 2**30:.1f} GiB for a request: add nodes or lower memory_limit_gib, then "
@@ -199,7 +189,7 @@ class ClusterExecution:
             content: dict[str, ray_node.Content] = {key: ray_node.read(key)} if key else {}
             self.shared[key] = self.ray.put(_encode(content))
         files = {path: ray_node.read(path) for path in ray_node.own_files(request)}
-        task: ray_node.NodeTask = (request, flight.digest, files, self.driver.cache)
+        task: ray_node.NodeTask = (request, flight.digest, files, self.driver.asked.cache)
         on_neuron = self.cores and request.target.name == "neuron"
         options = self.task.options(
             num_cpus=1,
@@ -278,28 +268,12 @@ def line_of(error: BaseException) -> str:
 
 
 class Driver:
-    """A connection, made on first use, and the orders. All methods raise LauncherError.
+    """A connection, made on first use, and the orders. All methods raise LauncherError."""
 
-    `RayLauncher` describes the arguments.
-    """
-
-    def __init__(
-        self,
-        *,
-        address: str,
-        jobs: int,
-        environments: Sequence[str],
-        cache: str | None,
-        memory_limit_bytes: int,
-        node_timeout_seconds: float,
-    ) -> None:
-        self.address = address or os.environ.get("RAY_ADDRESS", "")
+    def __init__(self, asked: launcher.ClusterConnection) -> None:
+        self.asked = asked
+        self.address = asked.address or os.environ.get("RAY_ADDRESS", "")
         self.is_our_own = not self.address
-        self.jobs = jobs
-        self.environments = environments
-        self.cache = cache
-        self.memory_limit_bytes = memory_limit_bytes
-        self.node_timeout_seconds = node_timeout_seconds
 
     @cached_property
     def ray(self) -> Any:
@@ -319,11 +293,11 @@ class Driver:
             _reach(self.address)
         else:
             arguments |= {
-                "num_cpus": self.jobs,
+                "num_cpus": self.asked.jobs,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 # Not reserved, as on one machine without Ray.
-                "_memory": self.jobs * self.memory_limit_bytes,
+                "_memory": self.asked.jobs * self.asked.memory_limit_bytes,
             }
         kinds = (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError)
         try:
@@ -355,7 +329,7 @@ class Driver:
             if order.verb == "describe":
                 yield launcher.ClusterReport(kind="described", environments=self.agreed())
             elif order.verb == "count":
-                slots = sum(node.slots(self.memory_limit_bytes) for node in self.nodes())
+                slots = sum(node.slots(self.asked.memory_limit_bytes) for node in self.nodes())
                 yield launcher.ClusterReport(kind="counted", jobs=max(1, slots))
             else:
                 yield from ClusterExecution(self, order).run()
@@ -372,7 +346,7 @@ class Driver:
             raise LauncherError("the Ray cluster has no node with a CPU: start one (`ray start`)")
         for node, called, environments in descriptions:
             has = {environment.name: environment for environment in environments}
-            for name in self.environments:
+            for name in self.asked.environments:
                 if not self.eligible(node, name):
                     continue
                 if name not in has:
@@ -405,7 +379,7 @@ class Driver:
                 node_id=node.id, soft=False
             )
             options = task.options(scheduling_strategy=there)
-            references[node] = options.remote(self.environments, self.cache)
+            references[node] = options.remote(self.asked.environments, self.asked.cache)
         ends = time.monotonic() + DESCRIBE_SECONDS
         for node, ref in references.items():
             try:
@@ -460,7 +434,9 @@ def main() -> None:
     try:
         channel = socket.socket(fileno=options.channel)
         channel.set_inheritable(False)
-        serve(channel, Driver(**msgspec.json.decode(options.connect)))
+        serve(
+            channel, Driver(msgspec.json.decode(options.connect, type=launcher.ClusterConnection))
+        )
     except Exception:  # noqa: BLE001  (Ray itself ends this process with another status)
         traceback.print_exc()
         sys.stderr.flush()

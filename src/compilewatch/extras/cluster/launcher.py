@@ -83,6 +83,17 @@ class Flight(records.Record, frozen=True, kw_only=True):
         )
 
 
+class ClusterConnection(records.Record, frozen=True, kw_only=True):
+    """What a driver connects to, with the arguments of `RayLauncher`."""
+
+    jobs: int
+    environments: tuple[str, ...]
+    address: str
+    cache: str | None
+    memory_limit_bytes: int
+    node_timeout_seconds: float
+
+
 class ClusterOrder(records.Record, frozen=True, kw_only=True):
     """What a driver is to do: `describe` the nodes, `count` the slots, or `run` the flights."""
 
@@ -136,16 +147,13 @@ class RayLauncher:
         node_timeout_seconds: float = NODE_TIMEOUT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        # The arguments of the driver.
-        self._connect = msgspec.json.encode(
-            {
-                "address": address,
-                "jobs": jobs or os.cpu_count() or 1,
-                "environments": environments,
-                "cache": str(cache) if cache is not None else None,
-                "memory_limit_bytes": memory_limit_bytes,
-                "node_timeout_seconds": node_timeout_seconds,
-            }
+        self._connect = ClusterConnection(
+            jobs=jobs or os.cpu_count() or 1,
+            environments=environments,
+            address=address,
+            cache=str(cache) if cache is not None else None,
+            memory_limit_bytes=memory_limit_bytes,
+            node_timeout_seconds=node_timeout_seconds,
         )
         self._silence = silence_seconds
         self._driver: Peer | None = None
@@ -251,7 +259,8 @@ class RayLauncher:
         """
         if self._driver is None:
             command = [sys.executable, "-P", "-m", "compilewatch.extras.cluster.driver"]
-            self._driver = Peer([*command, "--connect", self._connect.decode()])
+            connect = msgspec.json.encode(self._connect).decode()
+            self._driver = Peer([*command, "--connect", connect])
         driver, heard_at, ended = self._driver, time.monotonic(), False
         driver.send(order)
         try:
