@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import unified_diff
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -120,8 +120,6 @@ MACHINES = frozenset({records.Status.TIMEOUT, records.Status.OOM, records.Status
 """Statuses that say nothing about a release, because the machine may have been the cause."""
 
 CONTEXT_LINES = 2
-
-Group = list[tuple[str, int, int, int, int]]
 
 Choose = Callable[[str, str], records.ModelSpec]
 """Returns the model with a name in an environment. Raises UnknownModelError."""
@@ -361,10 +359,7 @@ def source_changes(
     for file in sorted(path for path in files if path.startswith("transformers/")):
         paths = [folder / file for folder in folders]
         before, after = (p.read_text("utf-8").splitlines() if p.is_file() else [] for p in paths)
-        marked = [{b.line for b in side.breaks if b.file == file} for side in pair]
-        lines = changed_lines(
-            before, after, marked_before=marked[0], marked_after=marked[1], limit=limit
-        )
+        lines = changed_lines(before, after, limit)
         changes += [FileChange(file=file, lines=lines)] if lines else []
     return tuple(changes)
 
@@ -380,40 +375,8 @@ def modeling_file(packages: Path, class_name: str | None) -> str:
     return ""
 
 
-def changed_lines(
-    before: Sequence[str],
-    after: Sequence[str],
-    *,
-    marked_before: Collection[int] = (),
-    marked_after: Collection[int] = (),
-    limit: int = 60,
-) -> tuple[str, ...]:
-    """Return a unified diff without its heading: at most `limit` lines, and how many are left out.
-
-    Parts with a marked line (counted from 1) come first: the places of graph breaks are most likely
-    to be of interest. The other parts keep their order.
-    """
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    groups = list(matcher.get_grouped_opcodes(CONTEXT_LINES))
-
-    def unmarked(group: Group) -> bool:
-        old = range(group[0][1] + 1, group[-1][2] + 1)
-        new = range(group[0][3] + 1, group[-1][4] + 1)
-        return not any(n in old for n in marked_before) and not any(n in new for n in marked_after)
-
-    ordered = sorted(groups, key=unmarked)
-    lines = [line for group in ordered for line in _lines(group, before, after)]
+def changed_lines(before: Sequence[str], after: Sequence[str], limit: int) -> tuple[str, ...]:
+    """Return a unified diff without its heading: at most `limit` lines, and how many are left."""
+    lines = list(unified_diff(before, after, n=CONTEXT_LINES, lineterm=""))[2:]
     left = len(lines) - limit
     return (*lines[:limit], *([f"… and {left} more lines"] if left > 0 else []))
-
-
-def _lines(group: Group, before: Sequence[str], after: Sequence[str]) -> list[str]:
-    old, new = group[0][1], group[0][3]
-    lines = [f"@@ -{old + 1},{group[-1][2] - old} +{new + 1},{group[-1][4] - new} @@"]
-    for tag, old_start, old_end, new_start, new_end in group:
-        if tag == "equal":
-            lines += (f" {line}" for line in before[old_start:old_end])
-            continue
-        lines += (f"-{line}" for line in before[old_start:old_end])
-        lines += (f"+{line}" for line in after[new_start:new_end])
-    return lines

@@ -1,6 +1,5 @@
 """The context manager that a training script uses."""
 
-import hashlib
 import logging
 import math
 import os
@@ -284,8 +283,8 @@ class Profiler:
         if not steps:
             self._problem("no step was recorded: call profiler.step() at the end of each step")
         times = training.stage_times(steps, self._warm_up)
-        self._folder.write("stage_times.json", times)
-        self._folder.write("metrics.json", training.metrics(steps, self._warm_up))
+        self._folder.write(training.STAGES_FILE, times)
+        self._folder.write(training.METRICS_FILE, training.metrics(steps, self._warm_up))
         self._folder.finish(
             training.TrainingSummary(
                 id=self._folder.path.name,
@@ -296,7 +295,6 @@ class Profiler:
                 steps_lost=self._lost,
                 dominant_stage=training.dominant_stage(times),
                 problems=tuple(self.problems),
-                files={},
             )
         )
 
@@ -396,17 +394,7 @@ class TrainingFolder:
     def finish(self, summary: training.TrainingSummary) -> None:
         """Write the summary, which makes the profile complete."""
         sync(self._steps)
-        written = {}
-        for path in sorted(self.path.iterdir()):
-            if (
-                path.is_file()
-                and not path.name.startswith(".")
-                and path.name != training.SUMMARY_FILE
-            ):
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                written[path.name] = training.WrittenFile(bytes=path.stat().st_size, sha256=digest)
-        self.write(training.SUMMARY_FILE, msgspec.structs.replace(summary, files=written))
+        self.write(training.SUMMARY_FILE, summary)
         sync_folder(self.path)
 
     def close(self) -> None:

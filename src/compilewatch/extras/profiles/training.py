@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from compilewatch.extras.profiles.records import OperatorStat
 from compilewatch.records import Record
@@ -19,6 +19,8 @@ TRAINING_VERSION = 1
 
 CONFIG_FILE = "config.json"
 STEPS_FILE = "steps.jsonl"
+METRICS_FILE = "metrics.json"
+STAGES_FILE = "stage_times.json"
 SUMMARY_FILE = "profiler_summary.json"
 OPERATORS_FILE = "op_stats.csv"
 TRACE_FILE = "trace.json"
@@ -148,26 +150,18 @@ class TrainingMetrics(Record, frozen=True, kw_only=True):
     device_utilization: float | None = None
 
 
-class WrittenFile(Record, frozen=True, kw_only=True):
-    """Size and SHA-256 of a file when the profile ended."""
-
-    bytes: int
-    sha256: str
-
-
 class TrainingSummary(Record, frozen=True, kw_only=True):
     """`profiler_summary.json`, written last: a profile without it is incomplete.
 
     `state` is `finished`, or `failed` if the training ended with the exception that `error` names.
     `problems` are sentences about what the profiler could not do; `steps_lost` could not be
-    written. `files` covers the other files.
+    written.
     """
 
     id: str
-    state: str
+    state: Literal["finished", "failed"]
     finished_at: str
     steps: int
-    files: dict[str, WrittenFile]
     schema_version: int = TRAINING_VERSION
     kind: str = "training"
     error: str | None = None

@@ -19,9 +19,7 @@ def profile(*steps: Step, **changes: Any) -> training.TrainingProfile:
     config = training.TrainingConfig(
         id="x", started_at="", pid=1, python="3.11", cores=2, machine="", warm_up_steps=2
     )
-    summary = training.TrainingSummary(
-        id="x", state="finished", finished_at="", steps=len(steps), files={}
-    )
+    summary = training.TrainingSummary(id="x", state="finished", finished_at="", steps=len(steps))
     values: dict[str, Any] = {"state": "finished", "config": config, "summary": summary} | changes
     return training.TrainingProfile(path=Path("x"), steps=steps, **values)
 
