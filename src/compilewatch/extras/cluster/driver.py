@@ -199,10 +199,7 @@ class ClusterExecution:
         return options.remote(_encode(task), self.shared[key])
 
     def _landed(self) -> Iterator[launcher.ClusterReport]:
-        done, rest = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)
-        if done and rest:
-            more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
-            done += more
+        done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)
         for ref in done:
             # Removed only when it has been processed; the finally of `run` cancels the others.
             report = self._taken(ref, *self.flying[ref])
@@ -327,10 +324,11 @@ class Driver:
         """Execute an order and yield the reports for the launcher."""
         try:
             if order.verb == "describe":
-                yield launcher.ClusterReport(kind="described", environments=self.agreed())
-            elif order.verb == "count":
+                agreed = self.agreed()
                 slots = sum(node.slots(self.asked.memory_limit_bytes) for node in self.nodes())
-                yield launcher.ClusterReport(kind="counted", jobs=max(1, slots))
+                yield launcher.ClusterReport(
+                    kind="described", environments=agreed, jobs=max(1, slots)
+                )
             else:
                 yield from ClusterExecution(self, order).run()
                 yield launcher.ClusterReport(kind="done")

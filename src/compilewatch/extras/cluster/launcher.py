@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -95,9 +96,9 @@ class ClusterConnection(records.Record, frozen=True, kw_only=True):
 
 
 class ClusterOrder(records.Record, frozen=True, kw_only=True):
-    """What a driver is to do: `describe` the nodes, `count` the slots, or `run` the flights."""
+    """What a driver is to do: `describe` the nodes, or `run` the flights."""
 
-    verb: Literal["describe", "count", "run"]
+    verb: Literal["describe", "run"]
     flights: tuple[Flight, ...] = ()
     scratch: str = ""
 
@@ -105,14 +106,14 @@ class ClusterOrder(records.Record, frozen=True, kw_only=True):
 class ClusterReport(records.Record, frozen=True, kw_only=True):
     """What a driver says; the last report of an order is not `progress`.
 
-    `described` and `counted` answer the orders of these names, and a run ends with `done`. `failed`
-    is a LauncherError, whose text is the `reason`. Of a run, flights are named by their `number`:
-    `submitted` to the cluster, `lost` with all `attempts` so far, or `landed` with a result and, in
-    a folder below scratch, its artifacts. A `pulse` is nothing new: silence means that the driver
-    hangs.
+    `described` says which environments the nodes have and how many slots, and a run ends with
+    `done`. `failed` is a LauncherError, whose text is the `reason`. Of a run, flights are named by
+    their `number`: `submitted` to the cluster, `lost` with all `attempts` so far, or `landed` with
+    a result and, in a folder below scratch, its artifacts. A `pulse` is nothing new: silence means
+    that the driver hangs.
     """
 
-    kind: Literal["described", "counted", "submitted", "lost", "landed", "pulse", "done", "failed"]
+    kind: Literal["described", "submitted", "lost", "landed", "pulse", "done", "failed"]
     environments: tuple[records.Environment, ...] = ()
     jobs: int = 0
     number: int = 0
@@ -157,7 +158,6 @@ class RayLauncher:
         )
         self._silence = silence_seconds
         self._driver: Peer | None = None
-        self._described: tuple[records.Environment, ...] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -176,16 +176,21 @@ class RayLauncher:
             memory_limit_bytes=settings.memory_limit_bytes,
         )
 
+    @cached_property
+    def _nodes(self) -> ClusterReport:
+        """What the driver says of the nodes, once: during a run, no other thread may ask it."""
+        for report in self._received(ClusterOrder(verb="describe")):
+            return report
+        raise LauncherError(f"the connection to the Ray cluster was lost; {WHERE_RAY_SAYS_WHY}")
+
     @property
     def jobs(self) -> int:
-        """How many requests run at a time, at least 1; the cluster may grow or shrink."""
-        return self._report_of(ClusterOrder(verb="count")).jobs
+        """How many requests run at a time, at least 1; the cluster may grow or shrink later."""
+        return self._nodes.jobs
 
     def environments(self) -> tuple[records.Environment, ...]:
         """Return the environments of the nodes. Raises LauncherError if nodes differ."""
-        if self._described is None:
-            self._described = self._report_of(ClusterOrder(verb="describe")).environments
-        return self._described
+        return self._nodes.environments
 
     def close(self) -> None:
         """Leave the cluster; Ray ends what this launcher still runs there."""
@@ -245,12 +250,6 @@ class RayLauncher:
             yield from given_up(number)
         return list(waiting.values())
 
-    def _report_of(self, order: ClusterOrder) -> ClusterReport:
-        """Return the single report of this order. Raises LauncherError."""
-        for report in self._received(order):
-            return report
-        raise LauncherError(f"the connection to the Ray cluster was lost; {WHERE_RAY_SAYS_WHY}")
-
     def _received(self, order: ClusterOrder) -> Generator[ClusterReport]:
         """Yield the driver's reports until the order or the driver ends; start one if needed.
 
@@ -266,7 +265,7 @@ class RayLauncher:
         try:
             while (lines := driver.receive(1.0)) is not None:
                 for report in map(_reports.decode, lines):
-                    ended = report.kind in ("described", "counted", "done", "failed")
+                    ended = report.kind in ("described", "done", "failed")
                     if report.kind == "failed":
                         raise LauncherError(report.reason)
                     yield report

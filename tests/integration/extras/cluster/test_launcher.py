@@ -77,7 +77,7 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
 
     given = {"output_dir": str(tmp_path / "outputs"), "sinks": [], "environments": ["bare"]}
     settings = load_settings(given, folder=tmp_path, environ={})
-    launcher = bare_ray()
+    launcher = bare_ray(node_timeout_seconds=61.0)  # of its own, which sees the third node
     assert launcher.jobs == 3
     store = Store(tmp_path / "outputs")
     with meanwhile(kill):
@@ -182,6 +182,7 @@ def test_an_error_of_our_own_is_not_taken_for_rays(bare_ray: Make) -> None:
     assert launcher.jobs
     assert launcher._driver is not None
     launcher._driver.send(ClusterReport(kind="done"))
+    del launcher._nodes
     with pytest.raises(
         LauncherError, match=r"process connected to Ray failed: msgspec\.Validation"
     ):
