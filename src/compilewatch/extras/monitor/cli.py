@@ -1,13 +1,9 @@
 """`compilewatch monitor`: the local web page over the folder of outputs."""
 
-import contextlib
 import importlib.util
 import os
 import socket
 import sys
-import threading
-import time
-import webbrowser
 from pathlib import Path
 
 import click
@@ -26,12 +22,13 @@ TOOL = "monitor"
 VARIABLES = {
     "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
     "STREAMLIT_SERVER_ADDRESS": HOST,
-    "STREAMLIT_SERVER_HEADLESS": "true",  # No question for an address of mail, no browser
+    "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
     "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
     "STREAMLIT_SERVER_ENABLE_STATIC_SERVING": "false",
     "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
     "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "none",
     "STREAMLIT_LOGGER_LEVEL": "warning",
+    "STREAMLIT_LOGGER_HIDE_WELCOME_MESSAGE": "true",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 """Settings of Streamlit: only this machine sees the page, and nothing is sent anywhere."""
@@ -59,14 +56,13 @@ def command(*, output_dir: str | None, port: int, no_browser: bool) -> int:
     _check_port(port)
     python = _python(settings)
     root = Path(settings.output_dir).absolute()
-    address = f"http://{HOST}:{port}"
-    click.echo(f"{address} shows {root}; Ctrl-C ends it", err=True)
+    click.echo(f"http://{HOST}:{port} shows {root}; Ctrl-C ends it", err=True)
     displays = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    if not no_browser and any(map(os.environ.get, displays)):
-        threading.Thread(target=_open_when_ready, args=(address, port), daemon=True).start()
+    opens = not no_browser and any(map(os.environ.get, displays))
+    variables = VARIABLES | {"STREAMLIT_SERVER_HEADLESS": "false" if opens else "true"}
     script = Path(__file__).with_name("page.py")
     arguments = ["run", str(script), "--server.port", str(port), "--", str(root)]
-    status = run_tool(python, "streamlit", arguments, VARIABLES)
+    status = run_tool(python, "streamlit", arguments, variables)
     return 0 if status == 0 else 2
 
 
@@ -90,11 +86,3 @@ def _check_port(port: int) -> None:
             raise UsageError(
                 f"port {port} cannot be used ({error.strerror}): choose another one with --port"
             ) from None
-
-
-def _open_when_ready(address: str, port: int) -> None:
-    for _ in range(100):
-        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-            webbrowser.open(address)
-            return
-        time.sleep(0.2)

@@ -16,7 +16,7 @@ from compilewatch.errors import StoreError
 from compilewatch.extras.monitor.view import Monitor, MonitorEntry
 from compilewatch.extras.profiles import analysis, report, training
 from compilewatch.extras.profiles.records import InferenceProfile, OperatorStat
-from compilewatch.records import ChangeKind, Result, Run, Status, reason_label, spent
+from compilewatch.records import Result, Run, Status, reason_label, spent
 from compilewatch.report.charts import MID_TONES
 from compilewatch.report.wording import milliseconds, plural
 
@@ -216,18 +216,6 @@ def _sweep(st: Any, tab: str, monitor: Monitor, entry: MonitorEntry) -> bool:
     )
     alerts = _sweep_alerts(entry, results, run.planned)
     _head(st, entry, figures, alerts, len(results), run.planned)
-    changes = (
-        {
-            "model": change.model,
-            "target": target_label(change.target),
-            "change": "worse" if change.kind is ChangeKind.REGRESSION else change.kind.value,
-            "before": change.before.value if change.before else "",
-            "after": change.after.value if change.after else "",
-            "why": change.reason,
-        }
-        for change in monitor.changes(entry)
-    )
-    _table(st, "Changes since the baseline", changes)
     statuses = [
         {"status": status.value, "requests": count, "colour": _tone(status)}
         for status, count in summary.status_counts(results).items()
@@ -249,11 +237,8 @@ def _on_target(result: Result) -> str:
 
 
 def _ranked(st: Any, heading: str, values: Sequence[tuple[float, str]], what: str) -> bool:
-    """A bar in each row of a table, largest first: a chart would sort and cut off the names."""
-    most = max((value for value, _ in values), default=0.0)
-    bar = st.column_config.ProgressColumn(what, format="%.1f", min_value=0, max_value=most)
-    rows = ({"request": name, what: value} for value, name in values)
-    return _table(st, heading, rows, column_config={what: bar})
+    """A table, largest first: a chart would sort and cut off the names."""
+    return _table(st, heading, ({"request": name, what: round(v, 1)} for v, name in values))
 
 
 def _sweep_alerts(entry: MonitorEntry, results: Sequence[Result], planned: int) -> Iterator[Alert]:

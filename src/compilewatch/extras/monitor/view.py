@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compilewatch.analysis.comparison import compare
 from compilewatch.contract.processes import is_alive
 from compilewatch.errors import OsErrorsAs, StoreError
 from compilewatch.extras.profiles import check
@@ -18,7 +17,7 @@ from compilewatch.extras.profiles.records import InferenceProfile
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE, read_profiles
 from compilewatch.extras.profiles.training import TrainingConfig, TrainingProfile
 from compilewatch.files import DamagedError, explained
-from compilewatch.records import Change, Result, Run, started
+from compilewatch.records import Result, Run, started
 from compilewatch.report.wording import plural
 from compilewatch.store import StoredRun
 from compilewatch.store.journal import decode
@@ -163,19 +162,6 @@ class Monitor:
                     results.append(decode(line, Result))
         self._sweeps[entry.key] = at, results
         return results
-
-    def changes(self, entry: MonitorEntry) -> Sequence[Change]:
-        """What differs from the baseline, of a run that has ended; read once."""
-
-        def read() -> Sequence[Change]:
-            stored = StoredRun(self.root / entry.key)
-            baseline = self.root / str(stored.run.baseline)
-            if not stored.run.baseline or not baseline.is_dir():
-                return ()
-            other = StoredRun(baseline)
-            return compare(other.run, other.results(), stored.run, stored.results()).changes
-
-        return () if entry.state == "running" else self._once(("changes", entry.key), read)
 
     def training(self, entry: MonitorEntry) -> TrainingProfile:
         """Return a profile: complete if it has ended, its newest steps while it is written."""
