@@ -12,6 +12,7 @@ from rich.text import Text
 from compilewatch import records
 from compilewatch.api import choose
 from compilewatch.cli import completion, options
+from compilewatch.cli.conditions import INCOMPLETE
 from compilewatch.cli.tables import changes_table
 from compilewatch.config import Settings, load_settings
 from compilewatch.contract.targets import target_label
@@ -21,8 +22,6 @@ from compilewatch.errors import UnknownModelError, UsageError
 from compilewatch.extras.history import attribute, bisect
 from compilewatch.report import terminal
 from compilewatch.report.wording import OUTCOME_LABELS, ResultGroup, outcome, plural
-
-INCOMPLETE = 3
 
 
 @click.command("bisect")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from compilewatch.extras.profiles.records import PROFILE_VERSION, OperatorStat
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE
 from compilewatch.files import DamagedError, failed, from_json
-from compilewatch.records import Record
+from compilewatch.records import Record, Versioned
 from compilewatch.store.journal import decode
 from compilewatch.store.runs import is_locked
 
@@ -186,26 +186,15 @@ def _read(path: Path) -> bytes:
 
 
 def check_trace(path: Path) -> bool:
-    """Return whether there is a Chrome trace. Raises DamagedProfileError for one that is damaged.
-
-    Every complete event (`ph` X) must have a name, a time and a duration that is not negative.
-    """
+    """Return whether there is a Chrome trace. Raises DamagedProfileError if it is damaged."""
     if not path.exists():
         return False
     try:
         trace = from_json(_read(path), object)
     except DamagedError as error:
         raise DamagedProfileError(f"{path}: damaged ({error})") from None
-    events: Any = trace.get("traceEvents") if isinstance(trace, dict) else trace
-    listed = events if isinstance(events, list) else ()
-    complete = [e for e in listed if isinstance(e, dict) and e.get("ph") == "X"]
-    if not complete:
+    if not (trace.get("traceEvents") if isinstance(trace, dict) else trace):
         raise DamagedProfileError(f"{path}: a trace without events")
-    for event in complete:
-        times = (event.get("ts"), event.get("dur"))
-        whole = event.get("name") is not None and all(isinstance(t, int | float) for t in times)
-        if not whole or event["dur"] < 0:
-            raise DamagedProfileError(f"{path}: an event without name, time or duration")
     return True
 
 
@@ -226,12 +215,8 @@ def _table(path: Path, column: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows[1:]]
 
 
-class _Metrics(Record, frozen=True, kw_only=True):
-    schema_version: int
-
-
 def _check_metrics(path: Path) -> None:
-    _decoded(_read(path), _Metrics, str(path), PROFILE_VERSION)
+    _decoded(_read(path), Versioned, str(path), PROFILE_VERSION)
 
 
 def _check_text(path: Path) -> None:

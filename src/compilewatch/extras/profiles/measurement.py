@@ -184,9 +184,7 @@ class Inference:
             if point.status in (Status.PASS, Status.SKIPPED):
                 continue
             detail = f"not tried: batch {point.batch_size} ended with {point.status}"
-            if point.status is Status.OOM:
-                detail = f"not tried: batch {point.batch_size} already ran out of memory"
-            elif point.status is Status.UNSUPPORTED:
+            if point.status is Status.UNSUPPORTED:
                 detail = point.detail
             return records.BatchPoint(batch_size=size, status=Status.SKIPPED, detail=detail)
         return None
@@ -359,8 +357,6 @@ class Inference:
         size = subject.point.batch_size
         self._extras[subject.target]["generation"] = records.TextGeneration(
             batch_size=size,
-            prompt_tokens=prompt_tokens,
-            new_tokens=NEW_TOKENS,
             prefill=prefill,
             decode=decode,
             prefill_tokens_per_second=size * prompt_tokens / prefill.median_seconds,

@@ -222,8 +222,6 @@ class TextGeneration(records.Record, frozen=True, kw_only=True):
     """Generating text: one call over the prompt, then one call for each further token."""
 
     batch_size: int
-    prompt_tokens: int
-    new_tokens: int
     prefill: Timing
     decode: Timing
     prefill_tokens_per_second: float

@@ -80,13 +80,13 @@ def break_even_words(point: records.BatchPoint) -> str:
 
 
 def against_first_words(target: str, point: records.BatchPoint) -> str:
-    """`takes 1.05 × the time of inductor in the first environment (1.03 to 1.07) at batch 8`."""
+    """`takes 1.05 × (1.03 to 1.07) the time of inductor in the first environment at batch 8`."""
     judged = point.against_first
     if judged is None or judged.ratio is None:
         return "not compared with the first environment"
-    ratio, _, span = _ratio_words(judged.ratio, judged.ratio_low, judged.ratio_high).partition(" (")
-    text = f"takes {ratio} the time of {target_kind(target)} in the first environment"
-    text += f"{' (' if span else ''}{span} at batch {point.batch_size}"
+    ratio = _ratio_words(judged.ratio, judged.ratio_low, judged.ratio_high)
+    other = f"the time of {target_kind(target)} in the first environment"
+    text = f"takes {ratio} {other} at batch {point.batch_size}"
     return f"{text}; no claim: {judged.reason}" if judged.reason else text
 
 

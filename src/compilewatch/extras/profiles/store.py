@@ -92,20 +92,13 @@ class ProfileFolder:
 
 
 def adopt_profiles(source: Path, target: Path) -> None:
-    """Copy the profiles of one run into another, with their files, as links where possible."""
-
-    def linked(file: str, copy: str) -> None:
-        try:
-            os.link(file, copy)
-        except OSError:
-            shutil.copy2(file, copy)
-
+    """Copy the profiles of one run into another, with their files."""
     for profile in read_profiles(source)[0]:
         folder = target / profile.profile.place
         if folder.exists():
             continue  # of another shard, or of a part that is merged twice
         with explained("write", folder):
-            shutil.copytree(profile.folder, folder, copy_function=linked)
+            shutil.copytree(profile.folder, folder)
         append_record(target / PROFILES_FILE, profile.profile)
 
 

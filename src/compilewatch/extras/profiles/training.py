@@ -107,14 +107,6 @@ class Spread(Record, frozen=True, kw_only=True):
     stdev: float | None = None
 
 
-class Epoch(Record, frozen=True, kw_only=True):
-    """All steps with one number of an epoch."""
-
-    epoch: int
-    steps: int
-    seconds: float
-
-
 class StageTimes(Record, frozen=True, kw_only=True):
     """`stage_times.json`: seconds by stage, of the steady steps.
 
@@ -124,7 +116,6 @@ class StageTimes(Record, frozen=True, kw_only=True):
     stages: dict[Stage, Spread]
     shares: dict[Stage, float]
     step: Spread | None
-    epochs: tuple[Epoch, ...]
     schema_version: int = TRAINING_VERSION
     unit: str = "seconds"
 
@@ -411,18 +402,10 @@ def stage_times(steps: Sequence[Step], warm_up: int) -> StageTimes:
         for stage in Stage
         if any(stage in step.stages for step in counted)
     }
-    epochs: dict[int, list[float]] = {}
-    for step in steps:
-        if step.epoch is not None:
-            epochs.setdefault(step.epoch, []).append(step.wall_seconds)
     return StageTimes(
         stages=stages,
         shares={stage: spread_of.total / total for stage, spread_of in stages.items() if total > 0},
         step=spread([step.wall_seconds for step in counted]) if counted else None,
-        epochs=tuple(
-            Epoch(epoch=epoch, steps=len(seconds), seconds=sum(seconds))
-            for epoch, seconds in epochs.items()
-        ),
     )
 
 

@@ -46,7 +46,6 @@ def inference(tmp_path: Path) -> Path:
 
 
 DAMAGED_TRACE = b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "du'
-BACKWARDS = b'[{"ph": "X", "name": "a", "ts": 1, "dur": -1}]'
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,7 @@ BACKWARDS = b'[{"ph": "X", "name": "a", "ts": 1, "dur": -1}]'
         # Of a training:
         ("trace.json", DAMAGED_TRACE, "damaged"),
         ("trace.json", b'{"traceEvents": []}', "without events"),
-        ("trace.json", BACKWARDS, "without name"),
-        ("trace.json", BACKWARDS.replace(b'"name": "a", ', b"").replace(b"-", b""), "without name"),
-        ("trace.json", b"7", "without events"),
+        ("trace.json", b"[]", "without events"),
         ("op_stats.csv", f"{COLUMNS}\naten::mm,3\n".encode(), "2 columns instead of 8"),
         ("op_stats.csv", f"{COLUMNS}\naten::mm,three,1,1,0,0,0,0\n".encode(), "damaged"),
         ("op_stats.csv", f'{COLUMNS}\naten::mm,"3\n'.encode(), "damaged"),

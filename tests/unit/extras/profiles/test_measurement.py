@@ -139,7 +139,7 @@ def test_a_target_that_runs_out_of_memory_costs_its_own_points_only(tmp_path: Pa
     eager, inductor = found.targets
     assert [point.status.value for point in eager.points] == ["pass"] * 3
     assert [point.status.value for point in inductor.points] == ["pass", "oom", "skipped"]
-    assert inductor.points[2].detail == "not tried: batch 2 already ran out of memory"
+    assert inductor.points[2].detail == "not tried: batch 2 ended with oom"
     assert all(point.latency is not None for point in eager.points)
 
 
