@@ -108,7 +108,7 @@ def test_two_environments_are_measured_in_turns_and_compared(tmp_path: Path) -> 
     folder = next(tmp_path.glob("profile-*"))
     assert OLD in (folder / "report.html").read_text()
     summary = (folder / "baseline_summary_report.txt").read_text()
-    assert "takes 2.00 × the time of inductor" in summary
+    assert "the time of inductor in the first environment" in summary
 
 
 @pytest.mark.parametrize(
