@@ -184,9 +184,12 @@ def token_ids(ctx: Context, name: str, length: int, vocabulary: int) -> torch.Te
 
 
 def documented_layout(ctx: Context, name: str) -> tuple[int, ...] | None:
-    """Return the documented sizes of ids that contain several codebooks or choices."""
+    """Return the documented sizes of ids that contain several codebooks or choices.
+
+    Choices have a sequence each: DistilBert's texts are wrongly documented as (batch, choices).
+    """
     dims = ctx.signature.documented_shape(name) or ()
-    if not any("codebook" in dim or "choices" in dim for dim in dims):
+    if not any("codebook" in dim or ("choices" in dim and len(dims) > 2) for dim in dims):
         return None
     return ctx.documented_sizes(name)
 

@@ -15,6 +15,7 @@ from tests.integration.worker.example_inputs.conftest import BERT, TEXT, VISION,
 pytestmark = pytest.mark.torch
 
 T5 = {"vocab_size": 200, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4}
+DISTILBERT = {"vocab_size": 200, "dim": 32, "hidden_dim": 48, "n_layers": 1, "n_heads": 4}
 SIGLIP2 = conftest.SIZES | {"patch_size": 8, "num_patches": 16}
 CLIP = {"text_config": TEXT | {"max_position_embeddings": 16}, "vision_config": VISION}
 CLIP |= {"projection_dim": 16}  # type: ignore[dict-item]
@@ -51,6 +52,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("LayoutLMModel", PAGE, "document", {"bbox": (2, 32, 4)}),
     ("TimeSeriesTransformerModel", SERIES, "time_series", PAST),
     ("BertForMultipleChoice", BERT, "text", CHOICES),
+    ("DistilBertModel", DISTILBERT, "text", IDS),
     ("MusicgenForCausalLM", MUSICGEN, "text", {"input_ids": (6, 32)}),
 ]
 
