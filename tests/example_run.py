@@ -69,7 +69,6 @@ def xla_details() -> records.XlaDetail:
     concern = records.NeuronConcern(
         operator="sort", count=2, reason="not lowered", source=source, sdk="2.32.0"
     )
-    openxla: dict[str, Any] = {"graphs": 2, "graph_breaks": 1, "breaks": (BRANCH,)}
     return records.XlaDetail(
         operators={"dot": 12, "sort": 2},
         fallbacks={"aten::nonzero": 3},
@@ -77,9 +76,6 @@ def xla_details() -> records.XlaDetail:
         compile_seconds=3.5,
         recompiles_same_inputs=0,
         recompiles=1,
-        openxla=records.OpenXla(
-            accepted=False, code="GB0170", fallbacks={"aten::item": 1}, **openxla
-        ),
         expected_to_fail_on_neuron=(concern,),
     )
 

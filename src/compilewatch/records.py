@@ -658,21 +658,6 @@ class NeuronConcern(Record, frozen=True, kw_only=True):
     date: str = ""
 
 
-class OpenXla(WhyRejected, frozen=True, kw_only=True):
-    """What Dynamo does with the model on top of XLA: `torch.compile(backend="openxla")`.
-
-    `accepted`: one graph was captured without graph breaks, and it ran. `code` and `reason` are
-    those of the failure or of the first graph break; `fallbacks` counts the operators that ran
-    outside XLA, by name.
-    """
-
-    accepted: bool
-    graphs: int | None = None
-    graph_breaks: int | None = None
-    breaks: tuple[GraphBreak, ...] = ()
-    fallbacks: dict[str, int] = {}
-
-
 class XlaDetail(Record, frozen=True, kw_only=True, tag="xla"):
     """What the xla target found besides its verdict.
 
@@ -691,7 +676,6 @@ class XlaDetail(Record, frozen=True, kw_only=True, tag="xla"):
     compile_seconds: float | None = None
     recompiles_same_inputs: int | None = None
     recompiles: int | None = None
-    openxla: OpenXla | None = None
     expected_to_fail_on_neuron: tuple[NeuronConcern, ...] = ()
 
 

@@ -195,8 +195,7 @@ def test_only_overrides_that_may_apply_enter_a_key_and_no_prose(tmp_path: Path) 
 # --- where a request runs ---
 
 XLA = environment(name="xla", packages={"torch-xla": "2.9.0"})
-NEURON = environment(name="neuron", packages={"neuronx-cc": "2", "torch-xla": "2.9.0"})
-COMPILER = environment(packages={"neuronx-cc": "/opt/neuronx-cc"})
+NEURON = environment(name="neuron", packages={"neuronx-cc": "2", "torch-neuronx": "2.14.0"})
 AGENT = environment(packages={"torch-neuronx": "2.9.0.2.15"})
 ALL = [Target(name=name) for name in ("dynamo", "xla", "neuron")]
 HERE = "dynamo:default xla:xla neuron:neuron"
@@ -207,11 +206,8 @@ def test_where_each_target_is_evaluated() -> None:
         ("", (DEFAULT, XLA, NEURON), HERE),
         # Neither can run anywhere: at home, where what is missing is said.
         ("", (DEFAULT,), HERE),
-        # The capture that Neuron needs can be made in xla; the compiler alone makes none.
-        ("", (DEFAULT, XLA), "dynamo:default xla:xla neuron:xla"),
-        ("", (COMPILER, XLA), "dynamo:default xla:xla neuron:xla"),
         ("", (AGENT,), "dynamo:default xla:xla neuron:default"),
-        ("default xla", (DEFAULT, XLA), "dynamo:default dynamo:xla xla:xla neuron:xla"),
+        ("default xla", (DEFAULT, XLA), HERE.replace(" xla", " dynamo:xla xla", 1)),
         ("default torch-2.9", (DEFAULT, OLDER), HERE.replace(" xla", " dynamo:torch-2.9 xla", 1)),
     ):
         placed = place(ALL, named.split(), known)

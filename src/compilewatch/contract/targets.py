@@ -29,7 +29,7 @@ class Route(records.Record, frozen=True, kw_only=True):
 
     Attributes:
         name: what the result says.
-        packages: alternatives, each of requirements with spaces between, as `torch-neuronx>=2.13`.
+        package: what it needs, as `torch-neuronx>=2.13`.
         environment: the environment with a recipe that meets them.
         forecast: whether its result is a forecast, on a device that is only declared.
         forks: whether a request may be evaluated in a fork; otherwise it gets a process that has
@@ -37,25 +37,16 @@ class Route(records.Record, frozen=True, kw_only=True):
     """
 
     name: str
-    packages: tuple[str, ...]
+    package: str
     environment: str
     forecast: bool = False
     forks: bool = True
 
     def fits(self, installed: Mapping[str, str]) -> bool:
         """Whether an environment with these packages (name -> version) can take this route."""
-        return any(
-            all(_is_met(Requirement(text), installed) for text in alternative.split())
-            for alternative in self.packages
-        )
-
-
-def _is_met(requirement: Requirement, installed: Mapping[str, str]) -> bool:
-    version = installed.get(requirement.name)
-    # The compiler may be outside of the interpreter: its path takes the place of a version.
-    return version is not None and (
-        not requirement.specifier or requirement.specifier.contains(version, prereleases=True)
-    )
+        requirement = Requirement(self.package)
+        version = installed.get(requirement.name)
+        return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 class TargetEntry(records.Record, frozen=True, kw_only=True):
@@ -135,7 +126,7 @@ TARGETS: dict[str, TargetEntry] = {
     "xla": TargetEntry(
         implementation="compilewatch.worker.targets.xla.target:XlaTarget",
         environment="xla",
-        routes=(Route(name="xla", packages=("torch-xla",), environment="xla"),),
+        routes=(Route(name="xla", package="torch-xla", environment="xla"),),
         backends=(),
         variables={"PJRT_DEVICE": "CPU"},
         # Importing them creates no PJRT client and no thread (torch_xla 2.9), so a fork is safe.
@@ -148,20 +139,13 @@ TARGETS: dict[str, TargetEntry] = {
         routes=(
             Route(
                 name="native",
-                packages=("torch-neuronx>=2.13",),
+                package="torch-neuronx>=2.13",
                 environment="neuron",
                 # Variables count at its import, and its runtime does not survive a fork.
                 forks=False,
             ),
-            Route(
-                name="xla",
-                packages=("torch-neuronx<2.13", "torch-xla neuronx-cc"),
-                environment="neuron-xla",
-            ),
-            Route(name="lowering", packages=("torch-mlir",), environment="lowering", forecast=True),
-            # Without the compiler, it stores an XLA capture that an agent with the compiler can
-            # compile.
-            Route(name="archive", packages=("torch-xla",), environment="xla"),
+            Route(name="xla", package="torch-neuronx<2.13", environment="neuron-xla"),
+            Route(name="lowering", package="torch-mlir", environment="lowering", forecast=True),
         ),
         warm_up=("torch_mlir.fx", "torch_mlir.passmanager"),
         backends=("trn1", "trn1n", "inf2", "trn2", "trn3"),

@@ -68,7 +68,7 @@ def placeholders() -> dict[str, str]:
 def ability(packages: Mapping[str, str], here: Machine) -> str:
     """Return what an environment with these packages (name -> version) gives on a machine."""
     route = route_of("neuron", packages)
-    if route is None or route.name == "archive":
+    if route is None:
         return "nothing"
     if route.forecast:
         return "forecast"

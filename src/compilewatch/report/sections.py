@@ -292,12 +292,6 @@ def _xla(xla: records.XlaDetail, captured: bool) -> Section:
     if captured or xla.fallbacks:
         outside = f"{sum(xla.fallbacks.values()):,} calls" if xla.fallbacks else "none"
     graph = kept.get(xla.hlo or "", "none: it would hold values of these inputs")
-    openxla, verdict = xla.openxla, None
-    if openxla is not None:
-        figures = (("graphs", openxla.graphs), ("graph breaks", openxla.graph_breaks))
-        counts = [f"{name}: {number:,}" for name, number in figures if number is not None]
-        accepted = "accepted" if openxla.accepted else f"rejected: {openxla.code or 'no code'}"
-        verdict = "; ".join([accepted, *counts])
     return _section(
         "XLA",
         [
@@ -307,7 +301,6 @@ def _xla(xla: records.XlaDetail, captured: bool) -> Section:
             ("compile time", _time(xla.compile_seconds)),
             ("graphs recompiled for the same inputs", _count(xla.recompiles_same_inputs)),
             ("graphs recompiled for a larger batch", _count(xla.recompiles)),
-            ("Dynamo with openxla", verdict),
         ],
         [
             _table(
@@ -320,15 +313,6 @@ def _xla(xla: records.XlaDetail, captured: bool) -> Section:
                 EXPECTATION_NOTE,
             ),
             _tally("Operators outside XLA", xla.fallbacks),
-            _tally("Operators outside XLA under Dynamo", openxla.fallbacks if openxla else {}),
-            _table(
-                "Graph breaks of Dynamo with openxla",
-                "Reason|Times|Place",
-                (
-                    (records.reason_label(b), f"{b.occurrences:,}", f"{b.file}:{b.line}")
-                    for b in (openxla.breaks if openxla else ())
-                ),
-            ),
             _tally("Most frequent HLO instructions", xla.operators, OPERATORS_SHOWN),
         ],
     )

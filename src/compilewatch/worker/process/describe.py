@@ -32,6 +32,7 @@ _DETECTED = {
     "libneuronxla",
     "librosa",
     "mamba-ssm",
+    "neuronx-cc",
     "nki",
     "numpy",
     "pillow",
@@ -49,12 +50,7 @@ PACKAGES = tuple(
         {
             *_DETECTED,
             *(row.distribution for row in LIBRARIES.values()),
-            *(
-                Requirement(package).name
-                for row in TARGETS.values()
-                for route in row.routes
-                for package in " ".join(route.packages).split()
-            ),
+            *(Requirement(route.package).name for row in TARGETS.values() for route in row.routes),
             *(package for packages in PACKAGE_ENVIRONMENTS.values() for package in packages),
         }
     )

@@ -1,4 +1,4 @@
-"""Generated models on the targets XLA and Neuron, confined; neuronx-cc is a double.
+"""Generated models on the targets XLA and Neuron, confined; torch_neuronx is a double.
 
 Takes seconds: a worker with torch_xla in a sandbox is the only proof that the confinement leaves it
 what it needs. Nothing here has run on a Trainium device.
@@ -16,7 +16,7 @@ import pytest
 from compilewatch.environments import Environments
 from compilewatch.extras.papers.records import FindingClass
 from tests.confinement import need_sandbox
-from tests.doubles import BIN
+from tests.doubles import BIN, FOLDER
 from tests.integration.extras.papers.test_planted import module, swept
 
 pytestmark = [pytest.mark.torch, pytest.mark.xla, pytest.mark.timeout(900)]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.xla, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def cache() -> Iterator[Path]:
-    """A cache with the environment xla where the user of a sandbox can read it, and neuronx-cc.
+    """A cache with the environment xla where the user of a sandbox can read it, and Neuron's SDK.
 
     Root's home is not such a place. The files are links and take no room.
     """
@@ -35,6 +35,11 @@ def cache() -> Iterator[Path]:
     try:
         shutil.copytree(Environments().folder("xla"), made, symlinks=True, copy_function=os.link)
         shutil.copy(BIN / "neuronx-cc", made / "venv" / "bin" / "neuronx-cc")
+        (packages,) = made.glob("venv/lib/python3*/site-packages")
+        shutil.copytree(FOLDER / "torch_neuronx", packages / "torch_neuronx")
+        described = packages / "torch_neuronx-2.9.0.2.15.dist-info"
+        described.mkdir()
+        (described / "METADATA").write_text("Name: torch-neuronx\nVersion: 2.9.0.2.15\n")
         yield folder
     except shutil.Error:
         output = "the environment xla cannot be linked to a folder that all can read"

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from compilewatch.contract.targets import TARGETS
 from compilewatch.neuron import installed, neuronx_cc
 from compilewatch.records import Mode, NeuronDetail, Phase, Status, Tier
-from compilewatch.worker.subject import ExampleInputs, Subject
+from compilewatch.worker.subject import ExampleInputs
 from compilewatch.worker.targets import FakeUnsupportedError
 from compilewatch.worker.targets.export import VARIANTS
-from compilewatch.worker.targets.neuron import target, xla
+from compilewatch.worker.targets.neuron import target
 from tests.doubles import BIN, FOLDER
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -55,22 +55,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     sys.modules.pop("torch_neuronx", None)
     for limit, values in zip(limits, before, strict=True):
         resource.setrlimit(limit, values)
-
-
-@pytest.fixture
-def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Exception | None], None]:
-    """`capture(text)`: torch_xla captures an HLO of that text, or none, or raises an error."""
-
-    def set_up(text: str | Exception | None) -> None:
-        def stored(subject: Subject) -> Path | None:
-            if isinstance(text, Exception):
-                raise text
-            path = subject.artifacts / "graph.hlo_module.pb"
-            return None if text is None or not path.write_text(text) else path
-
-        monkeypatch.setattr(xla, "_capture", stored)
-
-    return set_up
 
 
 class Net(nn.Module):
@@ -110,10 +94,7 @@ def test_what_is_missing_is_said(install: Install) -> None:
     assert (target.NeuronTarget().missing(), target.NeuronTarget().unable()) == (None, None)
     assert target.NeuronTarget().tiers == (Tier.REAL,)
     install()
-    assert str(target.NeuronTarget().missing()).startswith("no torch_neuronx, no torch_xla and no ")
-    install(torch_xla="2.9.0")
-    assert target.NeuronTarget().missing() is None
-    assert str(target.NeuronTarget().unable()).startswith("no neuronx-cc: it stores an HLO")
+    assert str(target.NeuronTarget().unable()).startswith("no torch_neuronx and no torch-mlir: ")
 
 
 def test_a_product_that_cannot_work_is_said(
@@ -230,43 +211,13 @@ def test_what_cannot_be_loaded_is_an_error_after_compiling(
     assert outcome.detail.startswith("compiled, then RuntimeError: The PyTorch Neuron Runtime")
 
 
-@pytest.mark.parametrize(
-    ("hlo", "status", "said"),
-    [
-        ("an HLO", Status.PASS, "compiled for trn2"),
-        ("double: error NCC_EVRF001 sort\n", Status.ERROR, "unsupported operator: NCC_EVRF001: "),
-        (None, Status.UNSUPPORTED, "no HLO valid for other inputs: operators run outside XLA"),
-        (RuntimeError("XLA"), Status.ERROR, "not captured as an HLO: RuntimeError: XLA"),
-    ],
-)
-def test_without_torch_neuronx_a_captured_hlo_is_compiled_or_kept(
-    make_subject: MakeSubject, install: Install, capture: Any, hlo: Any, status: Status, said: str
+def test_without_its_compiler_the_product_is_unsupported(
+    make_subject: MakeSubject, install: Install
 ) -> None:
-    capture(hlo)
-    install(neuronx_cc="2.27", torch_xla="2.9.0")
-    outcome = evaluated(make_subject, backend="trn2")
-    assert outcome.status is status
-    assert outcome.detail.startswith(said)
-    if isinstance(hlo, str):
-        assert (outcome.details.route, outcome.details.target) == ("neuronx-cc", "trn2")
-        files = {"graph.hlo_module.pb", "graph.trn2/console.txt", "graph.trn2/neuron.json"}
-        assert files <= set(outcome.artifacts)
-
-
-def test_without_the_compiler_the_hlo_is_kept_for_one(
-    make_subject: MakeSubject, install: Install, capture: Any
-) -> None:
-    install(torch_xla="2.9.0")
-    for hlo, said in (
-        ("an HLO", "compilewatch neuron compile PATH/graph.hlo_module.pb --target trn1"),
-        (None, "no neuronx-cc here: no HLO valid for other inputs"),
-        (RuntimeError("XLA"), "no neuronx-cc here: not captured as an HLO: RuntimeError"),
-    ):
-        capture(hlo)
-        outcome = evaluated(make_subject)
-        assert outcome.status is Status.UNSUPPORTED
-        assert said in outcome.detail
-        assert outcome.artifacts == (("graph.hlo_module.pb",) if hlo == "an HLO" else ())
+    install(torch_neuronx="2.9.0.2.15")
+    outcome = evaluated(make_subject)
+    assert outcome.status is Status.UNSUPPORTED
+    assert outcome.detail.startswith("no neuronx-cc beside this Python or on PATH")
 
 
 def test_a_broken_installation_is_no_fault_of_the_model(

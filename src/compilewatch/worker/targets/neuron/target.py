@@ -40,15 +40,13 @@ class NeuronTarget(CompileTarget):
             needs_product = self._route.name in ("native", "xla")
             return (self._problem or None) if needs_product else None
         return self._problem or (
-            "no torch_neuronx, no torch_xla and no torch-mlir: compilewatch env create lowering "
-            "(a forecast), or neuron (docs/neuron.md)"
+            "no torch_neuronx and no torch-mlir: compilewatch env create lowering (a forecast), "
+            "or neuron (docs/neuron.md)"
         )
 
     def unable(self) -> str | None:
         if self._route is not None and self._route.forecast:
             return "a forecast, not a verdict: torch-mlir without TorchNeuron (docs/neuron.md)"
-        if self._route is not None and self._route.name == "archive":
-            return "no neuronx-cc: it stores an HLO, for `compilewatch neuron compile` elsewhere"
         return self.missing()
 
     def prepare(self, request: records.Request, folder: Path) -> str | None:

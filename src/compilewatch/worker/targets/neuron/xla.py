@@ -1,10 +1,7 @@
 """Neuron by PyTorch/XLA (torch_neuronx 2.9 and before), for Trn1 and Inf2.
 
-There are two ways to neuronx-cc. `torch_neuronx.trace` lowers the model itself, ahead of time and
-without a device; if only the compiler is installed, an HLO module captured with torch_xla is
-compiled. On a machine with NeuronCores the executable is also loaded, run, compared with eager mode
-and timed. Without the compiler, the HLO module is kept for a machine that has it, without a
-verdict.
+`torch_neuronx.trace` lowers the model and calls neuronx-cc, ahead of time and without a device. On
+a machine with NeuronCores the executable is also loaded, run, compared with eager mode and timed.
 
 Signatures: Neuron SDK 2.32 (torch-neuronx 2.9), the guide
 `frameworks/torch/torch-neuronx/api-reference-guide/inference`. Nothing here has run on Neuron
@@ -12,15 +9,12 @@ hardware yet; files other than `graph.neff` in the folder of a trace are undocum
 """
 
 import importlib
-import importlib.util
-import math
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +26,6 @@ from compilewatch.contract.failures import KEPT_CHARACTERS, one_line
 from compilewatch.contract.processes import PeakMemory
 from compilewatch.errors import CompilerError
 from compilewatch.neuron import neuronx_cc
-from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError, numerics
@@ -41,11 +34,10 @@ from compilewatch.worker.targets.execution import Flat, observed, observed_in_fl
 from compilewatch.worker.targets.inductor import latencies
 
 ROUTE = "torch_neuronx.trace"
-HLO_FILE = f"graph{neuronx_cc.HLO_SUFFIX}"
 
 
 def evaluate(subject: Subject) -> records.TargetOutcome:
-    """Compile by XLA, by the best way in this environment; with a device, also run and measure.
+    """Compile by `torch_neuronx.trace`; with a device, also run and measure.
 
     Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors of this process
     propagate.
@@ -56,14 +48,11 @@ def evaluate(subject: Subject) -> records.TargetOutcome:
         return _unsupported("Neuron through XLA has no training")
     subject.enter(records.Phase.COMPILE)
     target, path = neuronx_cc.family_of(subject.request.target.backend), neuronx_cc.find()
+    if path is None:
+        return _unsupported("no neuronx-cc beside this Python or on PATH: see compilewatch doctor")
     try:
-        if path is None:
-            return _by_hlo(subject, target, None)
         neuronx_cc.prepare_process(path)
-        compiler = neuronx_cc.describe(path)
-        if importlib.util.find_spec("torch_neuronx") is None:
-            return _by_hlo(subject, target, compiler)
-        return _traced(subject, target, compiler)
+        return _traced(subject, target, neuronx_cc.describe(path))
     except CompilerError as error:
         return _unsupported(str(error))
 
@@ -104,9 +93,6 @@ def kept_files(subject: Subject) -> tuple[str, ...]:
     """Return all files that the subject's folder has now, relative to it."""
     paths = (path for path in subject.artifacts.rglob("*") if path.is_file())
     return tuple(sorted(str(path.relative_to(subject.artifacts)) for path in paths))
-
-
-# --- by torch_neuronx --------------------------------------------------------------------------
 
 
 def _traced(subject: Subject, target: str, compiler: neuronx_cc.Compiler) -> records.TargetOutcome:
@@ -229,59 +215,3 @@ def measured(
     )
     names = ("eager_latency_seconds", "latency_seconds", "latency_samples")
     return outcome, dict(zip(names, taken or (None, None, None), strict=True))
-
-
-# --- by an HLO that torch_xla captures ---------------------------------------------------------
-
-
-def _by_hlo(
-    subject: Subject, target: str, compiler: neuronx_cc.Compiler | None
-) -> records.TargetOutcome:
-    """Compile the captured module; without a compiler, keep it for a machine that has one."""
-    hlo, record = None, None
-    reason = "no HLO valid for other inputs: operators run outside XLA (see target xla)"
-    try:
-        hlo = _capture(subject)
-    except Exception as error:  # noqa: BLE001  (the edge to torch_xla and to model code)
-        record = getattr(error, "record", None) or compiler_failure(error, ())
-        reason = f"not captured as an HLO: {one_line(error)}"
-    if hlo is not None and compiler is not None:
-        folder = neuronx_cc.folder_of(hlo, target)
-        compiled = neuronx_cc.compile_module(compiler, hlo, folder, target=target)
-        return _outcome(subject, compiled, folder, None)
-    if hlo is not None:
-        reason = (
-            "its input is stored as an artifact, for a machine with it: "
-            f"compilewatch neuron compile PATH/{HLO_FILE} --target {target}"
-        )
-    is_verdict = record is not None and compiler is not None
-    detail = records.NeuronDetail(
-        target=target, route=neuronx_cc.ROUTE, hlo_sha256=neuronx_cc.sha256(hlo) if hlo else None
-    )
-    return records.TargetOutcome(
-        status=records.Status.ERROR if is_verdict else records.Status.UNSUPPORTED,
-        detail=reason if compiler else f"no neuronx-cc here: {reason}",
-        error=record,
-        details=detail,
-        artifacts=kept_files(subject) if hlo else (),
-    )
-
-
-def _capture(subject: Subject) -> Path | None:
-    """Store the subject as an HLO artifact; None if no module is valid for other inputs.
-
-    Uses the steps of the xla target, each in its own process: if lazy tensors do not capture it as
-    a single graph, an exported program may. Raises the errors of `step`.
-    """
-    os.environ.setdefault("PJRT_DEVICE", "CPU")
-    importlib.import_module("torch_xla")  # once, here; in each fork it would take seconds
-    from compilewatch.worker.targets.xla import capture, target
-
-    request = msgspec.structs.replace(subject.request, keep_artifacts=True)
-    kept = replace(subject, request=request)  # the HLO must be stored in any case
-    path = subject.artifacts / HLO_FILE
-    with suppress(ForkEndedError):  # perhaps only the call itself crashes
-        detail, *_ = target.step(kept, capture.capture_hlo, capture.Captured, math.inf)
-        if detail.hlo is not None:
-            return path
-    return None if target.exported_hlo(kept) is None else path

@@ -29,7 +29,6 @@ from typing import Any
 
 import msgspec
 import torch
-import torch._dynamo
 import torch_xla
 import torch_xla.debug.metrics as met
 from safetensors.torch import save_file
@@ -47,7 +46,7 @@ from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets import execution, numerics
 from compilewatch.worker.targets.dynamo import graph_breaks
-from compilewatch.worker.targets.dynamo.capture import call_once, capture, unmeasured_guards
+from compilewatch.worker.targets.dynamo.capture import call_once
 from compilewatch.worker.targets.export import register_containers
 from compilewatch.worker.targets.xla.target import NeuronOperators
 
@@ -450,37 +449,7 @@ def _stack() -> tuple[StackFrame, ...]:
     return tuple(frame for frame in graph_breaks.user_stack(frames) if frame.line)
 
 
-# --- Dynamo on top of XLA, and torch.export ------------------------------------------------------
-
-
-def capture_for_xla(subject: Subject) -> records.OpenXla:
-    """Compile with the backend `openxla` and run one call."""
-    placed = on_device(subject)
-    met.clear_all()
-
-    def call(module: Any) -> None:
-        call_once(placed, module)
-        torch_xla.sync(wait=True)
-
-    with unmeasured_guards():
-        captured = capture(
-            call,
-            placed.module,
-            backend=torch._dynamo.lookup_backend("openxla"),
-            dynamic=subject.request.target.dynamic,
-        )
-    breaks = captured.breaks()
-    code = breaks[0].code if breaks else None
-    accepted = captured.is_single_graph
-    return records.OpenXla(
-        accepted=accepted,
-        graphs=captured.graphs,
-        graph_breaks=sum(graph_break.occurrences for graph_break in breaks),
-        breaks=breaks,
-        fallbacks=fallbacks(),
-        code=code if accepted or code else graph_breaks.SKIPPED_FRAME,
-        reason=breaks[0].reason if breaks else None,
-    )
+# --- torch.export --------------------------------------------------------------------------------
 
 
 def capture_exported(subject: Subject, *, decomposed: bool = False) -> Captured:

@@ -12,14 +12,13 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from compilewatch import records
-from compilewatch.contract.failures import RecordedError, error_code, one_line
+from compilewatch.contract.failures import RecordedError, one_line
 from compilewatch.records import GraphBreak, Phase, Status, TargetOutcome, XlaDetail
 from compilewatch.worker.forked import ForkEndedError
 from compilewatch.worker.subject import Subject
@@ -57,9 +56,6 @@ CODES: Codes = (
 
 SIDE_SHARE = 0.25
 """Share of the phase's deadline for each step that does not decide the verdict."""
-LAST_SHARE = 0.9
-"""Share of the phase's deadline for Dynamo, so that it does not exceed the deadline."""
-
 
 SIDE_FAILURES = (ForkEndedError, RecordedError)
 """What a step with a limit raises: it decides nothing."""
@@ -108,7 +104,7 @@ class XlaTarget(CompileTarget):
         return None
 
     def run(self, subject: Subject) -> TargetOutcome:
-        """Run capture, attribution of graph breaks, execution, Dynamo, in this order.
+        """Run capture, attribution of graph breaks, and execution, in this order.
 
         Raises FakeUnsupportedError for a subject of fake tensors; out-of-memory errors propagate.
         If XLA aborts the process of the capture or of the execution, this process ends in the same
@@ -116,49 +112,24 @@ class XlaTarget(CompileTarget):
         """
         if subject.fake_mode is not None:
             raise FakeUnsupportedError("XLA runs the compiled code: it needs real tensors")
-        from compilewatch.worker.targets.xla.capture import capture_for_xla
-
-        entered: list[Phase] = []
-        announce = subject.enter
-
-        def enter(phase: Phase) -> None:
-            entered.append(phase)
-            announce(phase)
-
-        subject = replace(subject, enter=enter)
-        enter(Phase.COMPILE)
+        subject.enter(Phase.COMPILE)
         os.environ.setdefault(DEVICE_VARIABLE, DEVICE)
         outcome = _verdict(subject)
-        phase = entered[-1]
-        enter(Phase.PROFILE)  # besides the verdict, with its own deadline
-        limit = LAST_SHARE * subject.request.deadlines.profile_seconds
-        try:
-            openxla = step(subject, capture_for_xla, records.OpenXla, limit)
-        except SIDE_FAILURES as error:
-            code, reason = _failure(error)
-            openxla = records.OpenXla(accepted=False, code=code, reason=reason)
-        if outcome.status is Status.ERROR:
-            enter(phase)  # that of the reported error
         assert isinstance(outcome.details, XlaDetail)
-        detail = msgspec.structs.replace(outcome.details, openxla=openxla)
-        return msgspec.structs.replace(
-            outcome,
-            detail="; ".join(filter(None, (outcome.detail, *_remarks(detail)))),
-            details=detail,
-        )
+        phrases = (outcome.detail, *_remarks(outcome.details))
+        return msgspec.structs.replace(outcome, detail="; ".join(filter(None, phrases)))
 
 
-def side_limit(subject: Subject) -> float:
+def _side_limit(subject: Subject) -> float:
     """Seconds for each step that does not decide the verdict."""
     return SIDE_SHARE * subject.request.deadlines.compile_seconds
 
 
-def exported_hlo(subject: Subject) -> Captured | None:
+def _exported_hlo(subject: Subject) -> Captured | None:
     """Return the module of the exported program, stored as an artifact; None if there is none.
 
     For where the call itself breaks. It only contains the forward pass, so in train mode there is
-    none. Requires what `XlaTarget.missing` checks; errors are neither raised nor do they end this
-    process.
+    none. Errors are neither raised nor do they end this process.
     """
     from compilewatch.worker.targets.xla import capture
 
@@ -167,7 +138,7 @@ def exported_hlo(subject: Subject) -> Captured | None:
     for decomposed in (False, True):
         function = partial(capture.capture_exported, decomposed=decomposed)
         try:
-            captured = step(subject, function, capture.Captured, side_limit(subject))
+            captured = step(subject, function, capture.Captured, _side_limit(subject))
         except SIDE_FAILURES:
             return None
         if captured[0].hlo is not None:
@@ -188,9 +159,9 @@ def _verdict(subject: Subject) -> TargetOutcome:
     if hlo.hlo is None:
         watched = breaks
         with contextlib.suppress(*SIDE_FAILURES):  # the counts still show them, without a place
-            watched = step(subject, capture.watch, tuple[GraphBreak, ...], side_limit(subject))
+            watched = step(subject, capture.watch, tuple[GraphBreak, ...], _side_limit(subject))
         breaks = capture.settle(watched, fallbacks, executions)
-        hlo, _, artifacts = exported_hlo(subject) or (hlo, 0, ())
+        hlo, _, artifacts = _exported_hlo(subject) or (hlo, 0, ())
     detail = msgspec.structs.replace(hlo, fallbacks=fallbacks)
     outcome = _broken(
         TargetOutcome(
@@ -236,13 +207,6 @@ def _failed(outcome: TargetOutcome, error: RecordedError, when: str) -> TargetOu
     )
 
 
-def _failure(error: Exception) -> tuple[str, str]:
-    """Return code and reason of a step that does not decide the verdict."""
-    if isinstance(error, ForkEndedError):
-        return "timeout" if error.late else "crashed", str(error)
-    return error_code(error), str(error)
-
-
 def _broken(outcome: TargetOutcome, breaks: tuple[GraphBreak, ...]) -> TargetOutcome:
     counts = [(graph_break.code, graph_break.occurrences) for graph_break in breaks]
     return msgspec.structs.replace(
@@ -265,7 +229,3 @@ def _remarks(detail: XlaDetail) -> Iterator[str]:
         first, *others = detail.expected_to_fail_on_neuron
         more = f" and {len(others)} more" if others else ""
         yield f"expected to fail on Neuron: {first.operator}{more} (SDK {first.sdk})"
-    if detail.openxla is not None and not detail.openxla.accepted:
-        breaks = detail.openxla.graph_breaks
-        many = f"{breaks} breaks" if breaks else f"fails: {detail.openxla.code}"
-        yield f"Dynamo with openxla {many}"
