@@ -136,11 +136,11 @@ def _found(places: Iterable[Path], target: str, output: Path | None) -> dict[Pat
 
 def _earlier(folder: Path, compiler: Compiler, hlo: Path, target: str) -> NeuronDetail | None:
     """Return the result in the folder if its request was the same and its NEFF is complete."""
-    with suppress(OSError, files.DamagedError, neuronx_cc.NeffError):
+    with suppress(OSError, files.DamagedError):
         detail = files.from_json((folder / neuronx_cc.DETAIL_FILE).read_bytes(), NeuronDetail)
-        neuronx_cc.check_neff(folder / neuronx_cc.NEFF_FILE)
-        requested = (SCHEMA_VERSION, compiler.version, compiler.flags(target))
-        stored = (detail.schema_version, detail.compiler_version, detail.flags)
+        size = (folder / neuronx_cc.NEFF_FILE).stat().st_size
+        requested = (SCHEMA_VERSION, compiler.version, compiler.flags(target), size)
+        stored = (detail.schema_version, detail.compiler_version, detail.flags, detail.neff_bytes)
         if (*stored, detail.hlo_sha256) == (*requested, neuronx_cc.sha256(hlo)):
             return detail
     return None

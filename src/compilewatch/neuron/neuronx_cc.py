@@ -12,7 +12,6 @@ import os
 import re
 import resource
 import signal
-import struct
 import subprocess
 import time
 from collections.abc import Sequence
@@ -133,33 +132,6 @@ def _signal(exit_status: int | None) -> signal.Signals | None:
     return None
 
 
-# --- NEFF files -----------------------------------------------------------------------------------
-
-HEADER = struct.Struct("<3Q")
-HEADER_BYTES = 1024
-"""Neuron SDK 2.32, `neuron-runtime/explore/work-with-neff-files.rst`: 1024 bytes before a tarball.
-They begin with a version and the sizes of themselves and of the tarball."""
-
-
-class NeffError(ValueError):
-    """There is no complete NEFF; the message says why."""
-
-
-def check_neff(path: Path) -> None:
-    """Raise NeffError without a file, and for one that is cut. Another layout is not known."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            raw = file.read(HEADER_BYTES)
-    except OSError:
-        raise NeffError("exit status 0 and no NEFF") from None
-    if len(raw) < HEADER_BYTES:
-        raise NeffError(f"a broken NEFF: {size} bytes are less than its header")
-    _, header, data = HEADER.unpack_from(raw)
-    if header == HEADER_BYTES and header + data > size:
-        raise NeffError(f"a broken NEFF: its header says {header} + {data} bytes, it has {size}")
-
-
 # --- compiling ------------------------------------------------------------------------------------
 
 PINNED = (
@@ -266,13 +238,10 @@ def compile_module(
 
 
 def finished(detail: NeuronDetail, folder: Path, problem: NeuronFailure | None) -> NeuronDetail:
-    """Return the detail with the folder's NEFF, or with why there is none that is complete."""
+    """Return the detail with the folder's NEFF, or with why there is none."""
     neff = folder / NEFF_FILE
-    try:
-        if problem is None:
-            check_neff(neff)
-    except NeffError as error:
-        problem = NeuronFailure(kind=UNKNOWN, message=str(error))
+    if problem is None and not (neff.is_file() and neff.stat().st_size):
+        problem = NeuronFailure(kind=UNKNOWN, message="exit status 0 and no NEFF")
     if problem is not None:
         return msgspec.structs.replace(detail, failure=problem)
     return msgspec.structs.replace(detail, compiled=True, neff_bytes=neff.stat().st_size)

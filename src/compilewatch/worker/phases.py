@@ -24,7 +24,7 @@ from compilewatch.contract.targets import entry, naming_options
 from compilewatch.errors import CompilewatchError, WrongGuessError
 from compilewatch.records import Mode, Phase, Request, Result, Status, Tier
 from compilewatch.worker import device, example_inputs
-from compilewatch.worker.device.subjects import on_device
+from compilewatch.worker.device import on_device
 from compilewatch.worker.example_inputs import summarize, variants
 from compilewatch.worker.model import resolve
 from compilewatch.worker.model.fake_mode import InputAwareFakeMode

@@ -7,7 +7,7 @@ model would not do: its functions and closures would still refer to the original
 What is kept: everything that can be reached from the model and its arguments through modules,
 classes, containers, closures, functions with the globals that they name, and objects of classes
 that are not part of Python or PyTorch; and PyTorch's and Python's own settings. What cannot be
-restored is said: where iterators were, and `NOT_RESTORED`.
+restored is said (`NOT_RESTORED`).
 
 Dynamo's state in a process that has compiled models of its own, and will compile more.
 
@@ -25,7 +25,6 @@ import collections
 import gc
 import inspect
 import logging
-import operator
 import os
 import random
 import sys
@@ -53,9 +52,7 @@ are installed packages that no part of the model is from: other threads may use 
 
 _GLOBAL_HOOKS = tuple(name for name in vars(module_hooks) if name.startswith("_global_"))
 
-NOT_RESTORED = (
-    "what it changed in caches of functions, in C extensions and in other packages is not restored"
-)
+NOT_RESTORED = "iterators, caches of functions, C extensions and other packages are not restored"
 
 _Restore = Callable[[], str | None]
 """Restores something, and returns what could not be restored."""
@@ -136,7 +133,6 @@ class _Walk:
         if slots := _slot_names(type(value)):
             self.restores += (_attribute(value, name) for name in slots)
             attributes |= {name: getattr(value, name, None) for name in slots}
-        self.restores += _iterators(type(value).__qualname__, attributes)
         return [type(value), *attributes.values()]
 
     def _class(self, cls: type) -> Iterable[object]:
@@ -177,7 +173,6 @@ class _Walk:
                 scopes += [vars(value)] if self._follows(package) else []
         for scope in scopes:
             named = {name: scope[name] for name in names if name in scope}
-            self.restores += _iterators(str(scope.get("__name__")), named)
             reached += named.values()
             if id(scope) not in self._seen:
                 self._seen[id(scope)] = scope
@@ -314,29 +309,6 @@ def _names(
         except (AttributeError, TypeError) as error:
             return f"a class cannot be restored: {error}"
         return None
-
-    return restore
-
-
-def _iterators(owner: str, names: dict[str, Any]) -> Iterator[_Restore]:
-    """Say which of the values are iterators that have moved, or may have."""
-    for name, value in names.items():
-        if hasattr(type(value), "__next__"):
-            yield _iterator(f"{owner}.{name}", value)
-
-
-def _iterator(label: str, iterator: Any) -> _Restore:
-    def position() -> object:
-        frame = getattr(iterator, "gi_frame", None)
-        return getattr(frame, "f_lasti", None), operator.length_hint(iterator, -1), repr(iterator)
-
-    before = position()
-    known = before[0] is not None or before[1] >= 0 or type(iterator).__name__ == "count"  # type: ignore[index]
-
-    def restore() -> str | None:
-        if known and position() == before:
-            return None
-        return f"the iterator {label} {'has' if known else 'may have'} moved"
 
     return restore
 

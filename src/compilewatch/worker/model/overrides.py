@@ -27,9 +27,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     of the configuration class for models built from defaults (a partial `config.json`); `config`
     maps dotted paths of the configuration (`text_config.num_hidden_layers`) to values that are set
     after reduction; `inputs` is for `example_inputs`. `packages` are distributions that the classes
-    need: the parent reads them, and plans the classes for an environment that has them. `functions`
-    maps functions of the module that defines the class to new defaults of their arguments. `module`
-    is the module of a class that one of these packages defines, and that derives from a class of
+    need: the parent reads them, and plans the classes for an environment that has them. `module` is
+    the module of a class that one of these packages defines, and that derives from a class of
     Transformers: the parent reads it too.
     """
 
@@ -44,7 +43,6 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     defaults: dict[str, Any] = {}
     config: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
-    functions: dict[str, dict[str, Any]] = {}
     packages: tuple[str, ...] = ()
     module: str | None = None
 

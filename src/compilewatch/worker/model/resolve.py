@@ -2,11 +2,10 @@
 
 import copy
 import importlib
-import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,26 +120,6 @@ def _override(config: Any, overrides: list[Override]) -> None:
             _set_path(config, path, value)
 
 
-def change_defaults(model_class: type, functions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give functions of a model's module other defaults, for as long as this process lives.
-
-    `functions` are names with new values by argument. What a release lacks is left out: it may have
-    another implementation.
-    """
-    for name, values in functions.items():
-        function = getattr(sys.modules[model_class.__module__], name, None)
-        if function is None:
-            continue
-        function = inspect.unwrap(function)
-        parameters = inspect.signature(function).parameters.values()
-        with_default = [p for p in parameters if p.default is not p.empty]
-        by_name = [p for p in with_default if p.kind is p.KEYWORD_ONLY]
-        function.__defaults__ = tuple(
-            values.get(p.name, p.default) for p in with_default if p not in by_name
-        )
-        function.__kwdefaults__ = {p.name: values.get(p.name, p.default) for p in by_name}
-
-
 def _constructor(
     model_class: Any, config: Any, depth: records.Depth, dtype: torch.dtype = torch.float32
 ) -> Construct:
@@ -180,8 +159,6 @@ def _from_configuration(
             config, lambda c: count_parameters(_constructor(model_class, c, depth))
         )
         _override(config, applied)  # again: overrides take precedence over the reduction
-    for override in applied:
-        change_defaults(model_class, override.functions)
     dtype = _dtype(request, config)
     adapter = adapter_config(request, depth)
     construct = with_adapter(_constructor(model_class, config, depth, dtype), adapter)

@@ -13,7 +13,6 @@ chunks: with the page faults, this was a tenth of its time. A chunk is never sma
 it was mapped for, and the calls inside that frame use the rest of the chunk.
 """
 
-import contextlib
 import faulthandler
 import gc
 import os
@@ -29,8 +28,7 @@ import msgspec
 
 from compilewatch import extras, files, plugins
 from compilewatch.contract import messages
-from compilewatch.errors import CompilewatchError
-from compilewatch.records import Phase, Request, Tier
+from compilewatch.records import Phase, Tier
 from compilewatch.worker import forked
 
 SLOTS = 2**20 + 2**16
@@ -92,17 +90,6 @@ def main(
         if code:
             sys.excepthook(*sys.exc_info())
         os._exit(code)
-
-
-def read_ahead(request: Request) -> None:
-    """Read in the server what each child would read again: the overrides, which take 13 ms.
-
-    The server never fails because of them: the child says what is wrong.
-    """
-    from compilewatch.worker.model.overrides import overrides_of
-
-    with contextlib.suppress(CompilewatchError, OSError):
-        overrides_of(request)
 
 
 def become_child(folder: Path, server_pid: int, memory_limit_bytes: int) -> None:

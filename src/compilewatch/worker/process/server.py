@@ -108,7 +108,6 @@ class Server:
     def _fork(self, start: messages.Start) -> int:
         from compilewatch.worker.process import child
 
-        child.read_ahead(start.request)
         server_pid = os.getpid()
         pid = fork()
         if pid == 0:

@@ -24,7 +24,7 @@ class CompileTarget(Protocol):
 
     def missing(self) -> str | None:
         """Return None if this environment can run the target, otherwise what is missing."""
-        ...
+        return None
 
     def unable(self) -> str | None:
         """Return None if the target can reach a verdict here, otherwise why not.
@@ -57,7 +57,7 @@ class CompileTarget(Protocol):
 
         The subject has real tensors on the CPU. Raises FakeUnsupportedError as `run` does.
         """
-        from compilewatch.worker.device.subjects import on_declared_device
+        from compilewatch.worker.device import on_declared_device
 
         return self.run(on_declared_device(subject))
 

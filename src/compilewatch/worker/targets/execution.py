@@ -47,9 +47,6 @@ class NumericsTarget(CompileTarget):
     name = "numerics"
     tiers = (Tier.REAL,)
 
-    def missing(self) -> str | None:
-        return None
-
     def run(self, subject: Subject) -> TargetOutcome:
         """Compile with each backend until one differs, and name the layer where that begins."""
         subject.enter(Phase.COMPILE)

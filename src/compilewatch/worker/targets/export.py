@@ -36,6 +36,7 @@ from compilewatch import records
 from compilewatch.contract.failures import one_line
 from compilewatch.errors import UsageError
 from compilewatch.worker import targets
+from compilewatch.worker.model import replaced
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.failures import Codes, compiler_failure
 from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
@@ -46,13 +47,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 @contextlib.contextmanager
 def _trace_in_scratch() -> Iterator[None]:
     """Make torch write its unused trace into a folder that is deleted."""
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="draft_export_") as folder:
-        tempfile.tempdir = folder
-        try:
-            yield
-        finally:
-            tempfile.tempdir = before
+    with (
+        tempfile.TemporaryDirectory(prefix="draft_export_") as folder,
+        replaced(tempfile, "tempdir", folder),
+    ):
+        yield
 
 
 def _failure(failure: Any, files: dict[int, str]) -> records.DraftFailure:
@@ -121,9 +120,6 @@ class ExportTarget(targets.CompileTarget):
 
     name = "export"
     tiers = (records.Tier.FAKE, records.Tier.REAL)
-
-    def missing(self) -> str | None:
-        return None
 
     def run(self, subject: Subject) -> records.TargetOutcome:
         """Export in the variants that the target's backend names (`VARIANTS`).

@@ -1,8 +1,6 @@
 """The create phase: fake and real models from classes, config files, weights and factories."""
 
 import datetime
-import importlib
-import inspect
 import json
 import os
 import sys
@@ -15,14 +13,13 @@ import torch
 import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from transformers.models.kimi_linear import modeling_kimi_linear
 
 from compilewatch import records
 from compilewatch.errors import ConfigError
 from compilewatch.records import ConfigBuild, Depth
 from compilewatch.worker.model import overrides, resolve
 from compilewatch.worker.model.construct import FilledMemory, construct_fake, preserved
-from compilewatch.worker.model.overrides import Override, overrides_of
+from compilewatch.worker.model.overrides import Override
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.model.shrink import PARAMETER_BUDGET
 from tests import factories
@@ -153,39 +150,6 @@ def test_overrides_have_the_last_word_keep_tuples_and_fill_gaps() -> None:
     # A vocabulary holds the placeholders that its parent names.
     config = built("Florence2Model", [], depth=Depth.REDUCED).config
     assert config.image_token_id < config.text_config.vocab_size
-
-
-def test_functions_of_shipped_overrides_have_the_arguments() -> None:
-    shipped = overrides_of(factories.request())
-    lines = [(t, line) for line in shipped for t in line.model_types if line.functions]
-    assert lines
-    for model_type, override in lines:
-        configuration = transformers.CONFIG_MAPPING[model_type].__module__
-        module = importlib.import_module(configuration.replace(".configuration_", ".modeling_"))
-        for name, values in override.functions.items():
-            function = inspect.unwrap(getattr(module, name))
-            assert values.keys() <= inspect.signature(function).parameters.keys()
-
-
-def test_a_function_has_another_default_at_reduced_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    function = inspect.unwrap(modeling_kimi_linear.chunk_kimi_delta_attention)
-    monkeypatch.setattr(function, "__defaults__", function.__defaults__)
-    for depth, rows in ((Depth.FULL, 64), (Depth.REDUCED, 8)):
-        built("KimiLinearModel", depth=depth)
-        parameters = inspect.signature(function).parameters
-        assert parameters["chunk_size"].default == rows
-        assert parameters["output_final_state"].default is False
-
-
-def test_defaults_are_those_of_each_kind_of_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    def function(a: int, b: int = 1, *, c: int = 2, d: int, e: int = 3) -> tuple[int, ...]:
-        return a, b, c, d, e
-
-    monkeypatch.setattr(modeling_kimi_linear, "function", function, raising=False)
-    # What a release lacks is left out.
-    functions = {"function": {"b": 10, "e": 30}, "no_such_function": {"size": 8}}
-    resolve.change_defaults(modeling_kimi_linear.KimiLinearModel, functions)
-    assert function(0, d=0) == (0, 10, 2, 0, 30)
 
 
 @pytest.mark.parametrize(

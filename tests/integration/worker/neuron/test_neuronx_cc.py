@@ -69,7 +69,6 @@ def test_flags_are_pinned_to_what_the_target_and_the_compiler_take(
         ("error NCC_EUOC002 fft - Use another", "unsupported operator: NCC_EUOC002: fft"),
         ("abnormal 134", "crashed: F134: "),
         ("kill", "host memory: SIGKILL"),
-        ("cut", "unknown: a broken NEFF: "),
         ("nothing", "unknown: exit status 0 and no NEFF"),
         ("hang", "timeout: not finished after 2 s"),
     ],

@@ -1,15 +1,11 @@
-"""What an environment says of itself, and what the server does for its children."""
+"""What an environment says of itself."""
 
 import os
-from pathlib import Path
 
-import msgspec
 import pytest
 
-from compilewatch.worker.model import overrides
-from compilewatch.worker.process import child, describe
+from compilewatch.worker.process import describe
 from tests.doubles import BIN
-from tests.integration.launchers.conftest import chaos_request
 
 pytestmark = pytest.mark.torch
 
@@ -29,19 +25,3 @@ def test_the_compiler_and_the_cores_are_part_of_the_environment(
     gone = describe.describe("default")
     assert "neuronx-cc" not in gone.packages
     assert gone.digest != there.digest
-
-
-OVERRIDE = '[[override]]\nreason = "why"\ndate = 2026-11-24\nclasses = ["X"]\n'
-
-
-def test_a_child_does_not_read_the_overrides_again_and_none_end_the_server(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(OVERRIDE)
-    asked = msgspec.structs.replace(chaos_request("ok"), overrides_dir=str(tmp_path))
-    child.read_ahead(asked)
-    reads = overrides._read.cache_info().misses
-    assert overrides.overrides_of(asked)[-1].classes == ("X",)
-    assert overrides._read.cache_info().misses == reads
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "a.toml").write_text("[[override]\n")
-    for folder in (None, str(tmp_path / "missing"), str(tmp_path / "damaged")):
-        child.read_ahead(msgspec.structs.replace(chaos_request("ok"), overrides_dir=folder))

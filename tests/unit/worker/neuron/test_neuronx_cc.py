@@ -1,10 +1,8 @@
 """The compiler's codes, statuses and signals, in lines as users report them; headers of NEFFs."""
 
-from pathlib import Path
-
 import pytest
 
-from compilewatch.neuron.neuronx_cc import HEADER, HEADER_BYTES, NeffError, check_neff, failure
+from compilewatch.neuron.neuronx_cc import failure
 
 PREFIX = "2023-12-26T08:37:54Z USER 26191 [neuronxcc.driver.CommandDriver]: "
 
@@ -58,18 +56,3 @@ def test_message_and_advice_are_the_compilers_own() -> None:
     assert found.advice.startswith("This most commonly occurs due to insufficient system memory")
     assert failure(INTERNAL, 70).message.endswith("Allocated memory out of bound")
     assert failure(f"{PREFIX}the last line\n****\n", 1).message == "the last line"
-
-
-def written(header_bytes: int) -> bytes:
-    return HEADER.pack(2, header_bytes, 7).ljust(HEADER_BYTES, b"\1") + b"payload"
-
-
-def test_a_header_is_read_and_a_file_that_was_cut_is_broken(tmp_path: Path) -> None:
-    (path := tmp_path / "graph.neff").write_bytes(whole := written(HEADER_BYTES))
-    check_neff(path)
-    for size in (0, 100, 1024, 1030):
-        path.write_bytes(whole[:size])
-        with pytest.raises(NeffError, match=f"{size}"):
-            check_neff(path)
-    path.write_bytes(written(2048))
-    check_neff(path)  # another layout, which we do not know

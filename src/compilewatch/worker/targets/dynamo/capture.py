@@ -63,6 +63,7 @@ from torch.utils._pytree import tree_leaves
 
 from compilewatch.contract.failures import causes, one_line
 from compilewatch.records import UNATTRIBUTED, CaptureFigures, GraphBreak, Mode, StackFrame
+from compilewatch.worker.model import replaced
 from compilewatch.worker.model.fake_mode import values_shown
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import FakeUnsupportedError
@@ -424,21 +425,15 @@ def stop(_graph: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]
     raise Stopped
 
 
-@contextmanager
-def unmeasured_guards() -> Iterator[None]:
+def unmeasured_guards() -> AbstractContextManager[None]:
     """Keep Dynamo from timing the guards of each frame, for which it flushes the CPU's caches.
 
     That costs 24 ms per frame (torch 2.13), disturbs other processes, and only affects a figure in
     torch's own metrics. Guards are built and checked as usual.
     """
-    measure = getattr(guards, "profile_guard_manager", None)
-    if measure is not None:
-        guards.profile_guard_manager = lambda *_: 0.0
-    try:
-        yield
-    finally:
-        if measure is not None:
-            guards.profile_guard_manager = measure
+    if not hasattr(guards, "profile_guard_manager"):
+        return nullcontext()
+    return replaced(guards, "profile_guard_manager", lambda *_: 0.0)
 
 
 @contextmanager
@@ -848,8 +843,7 @@ def eager_backend(subject: Subject) -> Backend:
     return interpreted_backend if fake else torch._dynamo.lookup_backend("eager")
 
 
-@contextmanager
-def rejected_deepcopy() -> Iterator[None]:
+def rejected_deepcopy() -> AbstractContextManager[None]:
     """Make `copy.deepcopy` of a fake tensor raise FakeUnsupportedError.
 
     It copies the fake mode with the tensor (torch 2.13 to 2.15), in Python code that Dynamo then
@@ -859,12 +853,4 @@ def rejected_deepcopy() -> Iterator[None]:
     def reject(_self: FakeTensor, _memo: dict[int, Any]) -> NoReturn:
         raise FakeUnsupportedError("the model copies a tensor with copy.deepcopy")
 
-    own = FakeTensor.__dict__.get("__deepcopy__")
-    FakeTensor.__deepcopy__ = reject
-    try:
-        yield
-    finally:
-        if own is None:
-            del FakeTensor.__deepcopy__
-        else:
-            FakeTensor.__deepcopy__ = own
+    return replaced(FakeTensor, "__deepcopy__", reject)

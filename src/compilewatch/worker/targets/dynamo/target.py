@@ -24,7 +24,7 @@ from compilewatch import records
 from compilewatch.contract import processes
 from compilewatch.contract.failures import one_line
 from compilewatch.worker import targets
-from compilewatch.worker.device.subjects import on_declared_device
+from compilewatch.worker.device import on_declared_device
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo import capture as captures
 from compilewatch.worker.targets.dynamo import failures, graph_breaks, series
@@ -46,9 +46,6 @@ class DynamoTarget(targets.CompileTarget):
 
     name = "dynamo"
     tiers = (records.Tier.FAKE, records.Tier.REAL)
-
-    def missing(self) -> str | None:
-        return None
 
     def run(self, subject: Subject) -> records.TargetOutcome:
         """Capture the model, record the graph breaks, and determine `fullgraph`.

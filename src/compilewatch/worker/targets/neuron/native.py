@@ -29,7 +29,7 @@ from compilewatch.contract.failures import one_line
 from compilewatch.contract.processes import PeakMemory
 from compilewatch.neuron import installed, neuronx_cc
 from compilewatch.records import NeuronDetail, NeuronGraph, Phase, Status, TargetOutcome
-from compilewatch.worker.device.subjects import on_device
+from compilewatch.worker.device import on_device
 from compilewatch.worker.model.construct import preserved
 from compilewatch.worker.process.describe import installed_packages
 from compilewatch.worker.subject import Subject
