@@ -14,31 +14,10 @@ from compilewatch.records import DeclaredDevice
 
 MODULES = (
     "torch._dynamo",
-    "torch._functorch.aot_autograd",
-    "torch._decomp.decompositions",
-    "torch._refs",
-    "torch._meta_registrations",
-    "torch.fx.experimental.symbolic_shapes",
-    "sympy",
-    "numpy",
-    "tomllib",
-    "huggingface_hub",
-    "safetensors.torch",
-    "transformers",
-    "transformers.cache_utils",
-    "transformers.generation.candidate_generator",
-    "transformers.generation.stopping_criteria",
+    "transformers.models.auto",
     "transformers.generation.utils",
     "transformers.image_processing_utils",
-    "transformers.initialization",
-    "transformers.integrations.sdpa_attention",
-    "transformers.masking_utils",
     "transformers.modeling_layers",
-    "transformers.modeling_outputs",
-    "transformers.modeling_rope_utils",
-    "transformers.modeling_utils",
-    "transformers.models.auto",
-    "transformers.tokenization_python",
     "transformers.tokenization_utils_tokenizers",
     "transformers.video_processing_utils",
     "compilewatch.worker.process.child",
@@ -46,8 +25,8 @@ MODULES = (
     "compilewatch.worker.model.shrink",
     "compilewatch.worker.targets.dynamo.target",
 )
-"""Imported in this order. Modules that this environment lacks are left out: a child that needs one
-reports that."""
+"""Imported in this order, with what they import. Modules that this environment lacks are left out:
+a child that needs one reports that."""
 
 LIBRARY_MODULES = tuple(row.warm_up for row in LIBRARIES.values() if row.warm_up)
 """The other libraries of models, up to five seconds of a child."""
