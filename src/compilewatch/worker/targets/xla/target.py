@@ -58,20 +58,19 @@ SIDE_SHARE = 0.25
 """Share of the phase's deadline for each step that does not decide the verdict."""
 
 SIDE_FAILURES = (ForkEndedError, RecordedError)
-"""What a step with a limit raises: it decides nothing."""
+"""What a step that decides nothing raises."""
 
 
-def step(
-    subject: Subject,
-    function: Callable[[Subject], _Value],
-    kind: Any,
-    limit_seconds: float | None = None,
+def _step(
+    subject: Subject, function: Callable[[Subject], _Value], kind: Any, *, decides: bool = True
 ) -> _Value:
     """Call `function` in a fork, and return its value of type `kind`; see `Subject.in_fork`.
 
     Raises RecordedError with the code of the compiler's failure, `out_of_memory` if memory ran out.
-    With a limit, a fork that dies or is late raises ForkEndedError.
+    If it does not decide the verdict, it has a limit: a fork that dies or is late raises
+    ForkEndedError.
     """
+    limit = None if decides else SIDE_SHARE * subject.request.deadlines.compile_seconds
 
     def guarded(inside: Subject) -> _Value:
         try:
@@ -82,7 +81,7 @@ def step(
                 raise MemoryError(one_line(error)) from error
             raise RecordedError(record, line=one_line(error), names=()) from error
 
-    return subject.in_fork(guarded, kind, limit_seconds=limit_seconds, beside_threads=True)
+    return subject.in_fork(guarded, kind, limit_seconds=limit, beside_threads=True)
 
 
 class XlaTarget(CompileTarget):
@@ -120,11 +119,6 @@ class XlaTarget(CompileTarget):
         return msgspec.structs.replace(outcome, detail="; ".join(filter(None, phrases)))
 
 
-def _side_limit(subject: Subject) -> float:
-    """Seconds for each step that does not decide the verdict."""
-    return SIDE_SHARE * subject.request.deadlines.compile_seconds
-
-
 def _exported_hlo(subject: Subject) -> Captured | None:
     """Return the module of the exported program, stored as an artifact; None if there is none.
 
@@ -138,7 +132,7 @@ def _exported_hlo(subject: Subject) -> Captured | None:
     for decomposed in (False, True):
         function = partial(capture.capture_exported, decomposed=decomposed)
         try:
-            captured = step(subject, function, capture.Captured, _side_limit(subject))
+            captured = _step(subject, function, capture.Captured, decides=False)
         except SIDE_FAILURES:
             return None
         if captured[0].hlo is not None:
@@ -151,7 +145,7 @@ def _verdict(subject: Subject) -> TargetOutcome:
     from compilewatch.worker.targets.xla import capture
 
     try:
-        hlo, executions, artifacts = step(subject, capture.capture_hlo, capture.Captured)
+        hlo, executions, artifacts = _step(subject, capture.capture_hlo, capture.Captured)
     except RecordedError as error:
         return _failed(TargetOutcome(status=Status.ERROR, details=XlaDetail()), error, "")
     breaks: tuple[GraphBreak, ...] = ()
@@ -159,7 +153,7 @@ def _verdict(subject: Subject) -> TargetOutcome:
     if hlo.hlo is None:
         watched = breaks
         with contextlib.suppress(*SIDE_FAILURES):  # the counts still show them, without a place
-            watched = step(subject, capture.watch, tuple[GraphBreak, ...], _side_limit(subject))
+            watched = _step(subject, capture.watch, tuple[GraphBreak, ...], decides=False)
         breaks = capture.settle(watched, fallbacks, executions)
         hlo, _, artifacts = _exported_hlo(subject) or (hlo, 0, ())
     detail = msgspec.structs.replace(hlo, fallbacks=fallbacks)
@@ -173,7 +167,7 @@ def _verdict(subject: Subject) -> TargetOutcome:
         breaks,
     )
     try:
-        ran: Execution = step(subject, capture.execute, capture.Execution)
+        ran: Execution = _step(subject, capture.execute, capture.Execution)
     except RecordedError as error:
         return _failed(outcome, error, "captured, then ")
     graphs, draws, comparison, compilation = ran
