@@ -34,7 +34,8 @@ def cache() -> Iterator[Path]:
     made = folder / "environments" / "xla"
     try:
         shutil.copytree(Environments().folder("xla"), made, symlinks=True, copy_function=os.link)
-        shutil.copy(BIN / "neuronx-cc", made / "venv" / "bin" / "neuronx-cc")
+        for program in ("neuron-ls", "neuronx-cc"):
+            shutil.copy(BIN / program, made / "venv" / "bin" / program)
         (packages,) = made.glob("venv/lib/python3*/site-packages")
         shutil.copytree(FOLDER / "torch_neuronx", packages / "torch_neuronx")
         described = packages / "torch_neuronx-2.9.0.2.15.dist-info"
