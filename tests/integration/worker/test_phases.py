@@ -28,7 +28,7 @@ from compilewatch.records import (
     Tier,
 )
 from compilewatch.worker import example_inputs, forked, phases
-from compilewatch.worker.device import subjects
+from compilewatch.worker.device import on_device
 from compilewatch.worker.model import resolve as models
 from compilewatch.worker.model.resolve import MissingPackageError, UnknownArchitectureError
 from compilewatch.worker.subject import Subject
@@ -359,7 +359,7 @@ def test_a_model_moves_to_a_real_device_after_its_inputs_are_made(
     assert "need the device" in missing.detail
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     meta = torch.device("meta")
-    monkeypatch.setattr(phases, "on_device", lambda subject, _: subjects.on_device(subject, meta))
+    monkeypatch.setattr(phases, "on_device", lambda subject, _: on_device(subject, meta))
     monkeypatch.setattr(phases, "_call_once", lambda _: None)  # a meta tensor has no values
     result = ask(tier=Tier.REAL, asked=Tier.REAL, **fields).result
     assert result.status is Status.PASS, result.detail
