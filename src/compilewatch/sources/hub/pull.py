@@ -1,5 +1,6 @@
 """Pull the Hub's most-used models: pinned commits and configuration files, never weights."""
 
+import json
 import re
 import threading
 from collections import Counter
@@ -180,7 +181,7 @@ def retrying_client(stopped: threading.Event, notice: Notice = lambda _: None) -
 
 MAIN_FILES = (
     *("config.json", "model_index.json", "modules.json"),
-    *("open_clip_config.json", "adapter_config.json"),
+    *("open_clip_config.json", "adapter_config.json", "params.json"),
 )
 """The first of these that a repository has is the `config` of the pulled list."""
 
@@ -225,9 +226,15 @@ def fetch_configurations(
         if (file := f"{path}/{name}") in names
     ]
     texts |= {name: fetch(name) for name in nested[: MAX_FILES - len(texts)]}
-    for name, text in texts.items():
-        if name != "modules.json":
-            json_object(text, name)  # a malformed one is rejected here
+    values = {n: json_object(text, n) for n, text in texts.items() if n != "modules.json"}
+    # Files in the form of a model's own code, as a configuration of Transformers.
+    original = None
+    if "config.json" in values:
+        original = repositories.converted_mamba(values["config.json"])
+    elif "params.json" in values:
+        original = repositories.converted(values["params.json"])
+    if original is not None:
+        texts[repositories.ORIGINAL_CONFIG] = json.dumps(original, indent=1)
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return main

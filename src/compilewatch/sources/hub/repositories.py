@@ -45,6 +45,9 @@ _METHODS = {
 }
 """`quant_method` as Transformers spells it (`QuantizationMethod`)."""
 
+ORIGINAL_CONFIG = "original/config.json"
+"""Where the converted configuration is stored in the folder of a repository."""
+
 BASE = "base"
 """The folder, in that of a repository, with the configurations of an adapter's base."""
 
@@ -277,6 +280,70 @@ def _reviewed(
     return built(spec, model.library, name, path, config, family=name, task="unknown", part=part)
 
 
+# --- configurations in the form of a model's own code ---------------------------------------------
+
+
+def converted(params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the configuration with the sizes of a `params.json`; None for one of another form.
+
+    Llama's, Mistral's and Mamba's own code stores sizes under other names than Transformers does.
+    The conversions are those of `convert_llama_weights_to_hf.py`,
+    `convert_mistral_weights_to_hf.py` and `convert_mamba_ssm_checkpoint_to_pytorch.py` of
+    Transformers 5.23.
+    """
+    sizes = [params.get(name) for name in ("dim", "n_layers", "n_heads", "norm_eps")]
+    if not all(isinstance(size, int | float) and size > 0 for size in sizes):
+        return None
+    vocabulary = params.get("vocab_size", 0)
+    if not isinstance(vocabulary, int) or "vision_encoder" in params:
+        return None
+    config: dict[str, Any] = {
+        "hidden_size": params["dim"],
+        "num_hidden_layers": params["n_layers"],
+        "num_attention_heads": params["n_heads"],
+        "num_key_value_heads": params.get("n_kv_heads", params["n_heads"]),
+        "rms_norm_eps": params["norm_eps"],
+        # Llama 1 and 2 store -1, and leave the size to their tokenizer.
+        "vocab_size": vocabulary if vocabulary > 0 else 32000,
+        "rope_theta": params.get("rope_theta", 10000.0),
+    }
+    if "hidden_dim" not in params:
+        multiple = int(params.get("multiple_of", 256))
+        size = int(float(params.get("ffn_dim_multiplier") or 1) * int(8 * int(params["dim"]) / 3))
+        config["intermediate_size"] = multiple * -(-size // multiple)
+        return config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    if "head_dim" in params:
+        config["head_dim"] = params["head_dim"]
+    config["intermediate_size"] = params["hidden_dim"]
+    experts = params.get("moe")
+    if isinstance(experts, Mapping):
+        config["num_local_experts"] = experts.get("num_experts", 8)
+        config["num_experts_per_tok"] = experts.get("num_experts_per_tok", 2)
+        return config | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+    return config | {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+
+
+def converted_mamba(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the configuration with the sizes of the package mamba-ssm; None for another one.
+
+    Its second generation names a layer in `ssm_cfg` and is another class.
+    """
+    sizes = [config.get(name) for name in ("d_model", "n_layer", "vocab_size")]
+    layer = config.get("ssm_cfg")
+    if "model_type" in config or not isinstance(layer, Mapping) or "layer" in layer:
+        return None
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    multiple = int(config.get("pad_vocab_size_multiple", 8))
+    return {
+        "model_type": "mamba",
+        "architectures": ["MambaForCausalLM"],
+        "hidden_size": config["d_model"],
+        "num_hidden_layers": config["n_layer"],
+        "vocab_size": multiple * -(-config["vocab_size"] // multiple),
+    }
+
+
 # --- kinds of repository --------------------------------------------------------------------------
 
 
@@ -382,6 +449,7 @@ class _Repository:
         if library in of_libraries:
             yield of_libraries[library]
         yield from of_libraries.values()
+        yield self.original
 
     def adapter(self) -> tuple[ModelSpec, ...]:
         """The base model of a PEFT adapter with the adapter on it."""
@@ -517,6 +585,12 @@ class _Repository:
         part = Part.WHOLE if other is None else Part.TRANSFORMERS
         stated = quantization(config, self.read("quantize_config.json"))
         return (msgspec.structs.replace(spec, part=part, quantization=stated),)
+
+    def original(self) -> tuple[ModelSpec, ...]:
+        if not (config := self.read(ORIGINAL_CONFIG)):
+            return ()
+        spec = self.resolver.resolve(self.spec, self.path(ORIGINAL_CONFIG), config)
+        return (replaced(spec, config, part=Part.ORIGINAL),)
 
     def resolved(self, file: str, config: dict[str, Any]) -> ModelSpec:
         name, weights = self.spec.name, self.listed.weights

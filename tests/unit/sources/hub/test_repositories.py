@@ -62,6 +62,8 @@ LORA = {
     "adapter_config.json": {"peft_type": "LORA", "base_model_name_or_path": "org/acorn"},
     "adapter_model.safetensors": None,
 }
+LLAMA = {"dim": 64, "n_layers": 2, "n_heads": 4, "norm_eps": 1e-5, "vocab_size": -1}
+ORIGINAL = {"params.json": LLAMA, "consolidated.00.pth": None}
 GPTQ = {"quantization_config": {"quant_method": "gptq"}}
 PIPELINE = {
     "model_index.json": {
@@ -161,7 +163,8 @@ KINDS = [
         {"hyperparams.yaml": None, "embedding_model.ckpt": None}, f"a model of SpeechBrain: {BUILT}"
     ),
     kind(CONFIG, TRANSFORMERS, "setfit"),
-    kind({"params.json": {"dim": 8}, "consolidated.00.pth": None}, UNKNOWN_FORM),
+    kind(ORIGINAL, "transformers 9.9.9 has no model type llama"),
+    kind({"params.json": {"d_model": 8}, "consolidated.00.pth": None}, UNKNOWN_FORM),
     kind(CONFIG, GATED, problem=GATED, gated=True),
     kind(CONFIG, WHOLE, gated=True),
     kind({"config.json": OAK}, UNREVIEWED, "transformers"),
@@ -217,6 +220,13 @@ def test_what_is_built_of_a_kind_of_repository_or_why_nothing_is(
         assert {r.detail for r in results} == {spec.skip_reason for spec in skipped}
 
 
+def test_original_files_are_built_as_the_class_of_transformers(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "converted", lambda params: {**ACORN, **params})
+    assert list(map(said, read(ORIGINAL))) == ["class AcornModel, original"]
+
+
 def test_builds_of_libraries_are_known_by_the_content_of_their_configuration(read: Read) -> None:
     digests = []
     for size in (8, 8, 16):
@@ -243,6 +253,50 @@ def test_the_quantisation_that_a_configuration_says(
 ) -> None:
     assert repositories.quantization({"quantization_config": stated}) == expected
     assert repositories.quantization({}, {"zero_point": True}) is Quantization.AWQ
+
+
+OF_7B: dict[str, Any] = {"dim": 4096, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-05}
+LLAMA_3: dict[str, Any] = OF_7B | {"n_kv_heads": 8, "vocab_size": 128256, "multiple_of": 1024}
+LLAMA_3 |= {"ffn_dim_multiplier": 1.3, "rope_theta": 500000.0}
+MISTRAL: dict[str, Any] = OF_7B | {"n_kv_heads": 8, "vocab_size": 32000}
+MISTRAL |= {"head_dim": 128, "hidden_dim": 14336}
+MIXTRAL = {**MISTRAL, "moe": {"num_experts_per_tok": 2, "num_experts": 8}}
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        (OF_7B | {"multiple_of": 256, "vocab_size": -1}, ("llama", 11008, 32, 32000)),
+        (LLAMA_3, ("llama", 14336, 8, 128256)),
+        (MISTRAL, ("mistral", 14336, 8, 32000)),
+        (MIXTRAL, ("mixtral", 14336, 8, 32000)),
+        # Other forms are not guessed.
+        ({}, None),
+        ({"dim": "wide", "n_layers": 2, "n_heads": 2, "norm_eps": 1e-5}, None),
+        ({**MISTRAL, "vision_encoder": {}}, None),
+        ({**MISTRAL, "vocab_size": "large"}, None),
+    ],
+)
+def test_sizes_are_those_of_the_published_configurations(
+    params: dict[str, Any], expected: tuple[Any, ...] | None
+) -> None:
+    sizes = repositories.converted(params)
+    keys = ("model_type", "intermediate_size", "num_key_value_heads", "vocab_size")
+    assert (sizes and tuple(sizes[key] for key in keys)) == expected
+    assert sizes is None or (sizes["hidden_size"], sizes["num_hidden_layers"]) == (4096, 32)
+
+
+def test_a_configuration_of_mamba_ssm_has_the_sizes_of_the_class() -> None:
+    mamba = {"d_model": 768, "n_layer": 24, "vocab_size": 50277, "ssm_cfg": {}}
+    assert repositories.converted_mamba(mamba) == {
+        "model_type": "mamba",
+        "architectures": ["MambaForCausalLM"],
+        "hidden_size": 768,
+        "num_hidden_layers": 24,
+        "vocab_size": 50280,  # The embeddings have a multiple of eight rows.
+    }
+    for other in ({"ssm_cfg": {"layer": "Mamba2"}}, {"model_type": "mamba"}, {"d_model": "768"}):
+        assert repositories.converted_mamba(mamba | other) is None
 
 
 HEAD = 'reason = "Its documentation says so."\ndate = 2026-11-24\n'
