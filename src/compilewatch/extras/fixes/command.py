@@ -74,6 +74,7 @@ _OF_RUNS = frozenset(
     is_flag=True,
     help="Not graph breaks, but lines that need a compilation for another size.",
 )
+@click.option("--cost", is_flag=True, help="Time calls with a verified fix and without it.")
 @click.option(
     "--save", type=click.Path(dir_okay=False), help="Write the script that verifies the fix."
 )
@@ -95,6 +96,7 @@ def command(
     max_model_seconds: float,
     no_rewrites: bool,
     shapes: bool,
+    cost: bool,
     save: str | None,
     patch: str | None,
     verbose: bool,
@@ -146,6 +148,7 @@ def command(
             max_evaluations=max_evaluations,
             max_seconds=max_seconds,
             rewrites=not no_rewrites,
+            cost=cost,
             shapes=shapes,
             report=partial(_report, console(stderr=True)),
         )

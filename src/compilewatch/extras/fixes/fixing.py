@@ -31,14 +31,16 @@ def find_fix(
     max_evaluations: int | None = None,
     max_seconds: float | None = None,
     rewrites: bool = True,
+    cost: bool = False,
     shapes: bool = False,
     report: Report = lambda *_: None,
 ) -> records.Fix:
     """Search for changes that remove the graph breaks of a model, and verify them.
 
     With `shapes`, it is about lines that need a compilation for another size instead. Each
-    evaluation is a separate process on this machine; nothing is stored. Raises UsageError for a
-    target or device that the verification is not about.
+    evaluation is a separate process on this machine; nothing is stored. With `cost`, calls with a
+    verified fix and without it are timed. Raises UsageError for a target or device that the
+    verification is not about.
     """
     target = request.target
     if target.name != "dynamo" or target.backend is not None:
@@ -50,7 +52,11 @@ def find_fix(
         seconds=Limits.seconds if max_seconds is None else max_seconds,
     )
     with searching(settings, request.target.environment, shapes=shapes) as find:
-        return find(request, limits, rewrites=rewrites, report=report)
+        fix = find(request, limits, rewrites=rewrites, report=report)
+        if cost and fix.verification is not None:
+            report("timing calls", len(fix.trials))
+            fix = msgspec.structs.replace(fix, cost=find.cost(request, fix.script))
+        return fix
 
 
 class Finder:
@@ -150,6 +156,15 @@ class Finder:
             return None, completed.result.detail
         return (completed.artifacts / file).read_bytes(), ""
 
+    def cost(self, request: Request, script: str) -> records.FixCost | None:
+        """Return what the script says of the time of calls; None if it says nothing."""
+        chosen = self._environments.interpreter(request.target.environment)
+        try:
+            out, _ = _ran(script, ["--cost"], str(chosen.path), worker_variables(chosen))
+            return msgspec.json.decode(out.splitlines()[-1], type=records.FixCost)
+        except (subprocess.TimeoutExpired, IndexError, msgspec.DecodeError):
+            return None
+
     def _source_of(self, request: Request) -> Callable[[str], str | None]:
         folders = [Path.cwd(), *map(Path, getattr(request.model.build, "python_path", ()))]
         chosen = self._environments.interpreter(request.target.environment)
@@ -192,24 +207,33 @@ def run_verification(
 ) -> records.Verification:
     """Run the script in a fresh process, without compilewatch, and read its figures."""
     options = ["--json"] if alone else ["--json", "--one-at-a-time"]
-    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
-        path = Path(folder) / records.SCRIPT_FILE
-        path.write_text(script)
-        try:
-            # It forks, and forks of a model that hangs would outlive it: all are ended with it.
-            ended = processes.run(
-                [python, "-B", str(path), *options], seconds=VERIFICATION_SECONDS, env=variables
-            )
-        except subprocess.TimeoutExpired:
-            return _failed(records.LATE, f"not within {VERIFICATION_SECONDS:g} s")
     try:
-        values = msgspec.json.decode(ended.stdout.splitlines()[-1])
+        out, err = _ran(script, options, python, variables)
+    except subprocess.TimeoutExpired:
+        return _failed(records.LATE, f"not within {VERIFICATION_SECONDS:g} s")
+    try:
+        values = msgspec.json.decode(out.splitlines()[-1])
         steps = tuple(
             records.VerificationStep(name=n, passed=p, detail=d) for n, p, d in values.pop("steps")
         )
         return msgspec.convert({**values, "steps": steps}, records.Verification)
     except (IndexError, msgspec.DecodeError, msgspec.ValidationError, TypeError, ValueError):
-        return _failed("the verification runs", last_line(ended.stderr))
+        return _failed("the verification runs", last_line(err))
+
+
+def _ran(
+    script: str, options: Sequence[str], python: str, variables: dict[str, str]
+) -> tuple[bytes, bytes]:
+    """Run a script; return its output and errors. Raises TimeoutExpired.
+
+    It forks, and forks of a model that hangs would outlive it: all of its session are ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="compilewatch-") as folder:
+        path = Path(folder) / records.SCRIPT_FILE
+        path.write_text(script)
+        command = [python, "-B", str(path), *options]
+        ended = processes.run(command, seconds=VERIFICATION_SECONDS, env=variables)
+        return ended.stdout, ended.stderr
 
 
 def _failed(name: str, detail: str) -> records.Verification:

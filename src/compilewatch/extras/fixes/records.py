@@ -131,6 +131,18 @@ class Rejection(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class FixCost(Record, frozen=True, kw_only=True):
+    """Seconds of a call in eager mode, and compiled by Inductor without the fix and with it.
+
+    Medians of interleaved measurements, with one thread, for the first shape of the script; in mode
+    train with a backward. None where the compiler raises an error.
+    """
+
+    eager: float | None
+    without: float | None
+    with_fix: float | None = msgspec.field(name="with")
+
+
 class Region(Record, frozen=True, kw_only=True):
     """A submodule that is one graph by itself, with its share of the model's operators."""
 
@@ -163,7 +175,8 @@ class Fix(Record, frozen=True, kw_only=True):
     `breaks` are those of the model as it is and `left` those that remain. `code` is the context
     manager to paste, `patch` its rewrites as a unified diff, `script` what verified it: plain
     PyTorch, complete. `trials` are all evaluations in order, `rejections` what the script did not
-    accept. `limit` says which limit ended the search, and is empty if it came to its end.
+    accept. `cost` is measured with `--cost` only. `limit` says which limit ended the search, and is
+    empty if it came to its end.
     """
 
     model: str
@@ -180,6 +193,7 @@ class Fix(Record, frozen=True, kw_only=True):
     trials: tuple[FixTrial, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     regions: tuple[Region, ...] = ()
+    cost: FixCost | None = None
     limit: str = ""
     seconds: float = 0.0
     version: int = FIXES_VERSION

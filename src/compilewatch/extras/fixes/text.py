@@ -9,12 +9,14 @@ from rich.text import Text
 from compilewatch.extras.fixes.records import (
     RECOMPILED,
     Fix,
+    FixCost,
     FixKind,
     FixStatus,
     Verification,
 )
 from compilewatch.records import reason_title
 from compilewatch.report.terminal import Indented, code, plain
+from compilewatch.report.wording import milliseconds
 
 _WORDS = {
     FixStatus.VERIFIED: ("verified", "green"),
@@ -53,6 +55,8 @@ def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
         verification = Indented(_table(_verification(fix.verification)))
         parts += ["", Text("Verification", "bold"), verification]
         parts.append(Indented(Text("At reduced depth, on this machine's CPU.", "dim")))
+    if fix.cost is not None:
+        parts.append(Indented(plain(cost_words(fix.cost))))
     for rejection in fix.rejections:
         line = f"rejected by the script: {' and '.join(rejection.changes)}: {rejection.reason}"
         parts += ["", plain(line)]
@@ -67,6 +71,19 @@ def fix_panel(fix: Fix, *, verbose: bool = False) -> RenderableType:
     limit = f"; ended by the limit of {fix.limit}" if fix.limit else ""
     parts += ["", Text(evaluations + limit, "dim")]
     return Group(*parts)
+
+
+def cost_words(cost: FixCost) -> str:
+    """`A call takes 12 ms in eager mode, 9.1 ms compiled without the fix, and 7.2 ms with it.`"""
+    eager, without, with_fix = (
+        "no time that could be measured" if seconds is None else milliseconds(seconds)
+        for seconds in (cost.eager, cost.without, cost.with_fix)
+    )
+    sentence = f"A call takes {eager} in eager mode, {without} compiled without the fix"
+    sentence += f", and {with_fix} with it"
+    if cost.without and cost.with_fix:
+        sentence += f" ({cost.without / cost.with_fix:.2f} times as fast)"
+    return f"{sentence}: Inductor, one thread, medians."
 
 
 def _table(rows: Iterable[Sequence[str | Text]]) -> Table:

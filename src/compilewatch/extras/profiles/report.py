@@ -319,7 +319,7 @@ def answers(profile: records.InferenceProfile) -> Iterator[tuple[str, str]]:
             yield f"Break-even ({name})", break_even_words(paid)
     reasons = (cost.reason for _, point in profile.points() for cost in point.breaks)
     for setting in dict.fromkeys(name for reason in reasons for name in _SETTING.findall(reason)):
-        yield f"Setting {setting}", "PyTorch suggests it: compilewatch fix proves and times it"
+        yield f"Setting {setting}", "PyTorch suggests it: fix --cost verifies and times it"
 
 
 POINT_HEADINGS = (

@@ -8,9 +8,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from compilewatch.environments import WORKER_VARIABLES
+from compilewatch.extras.fixes.records import FixCost
 from compilewatch.extras.fixes.search import WITHOUT
 from compilewatch.extras.fixes.worker.script import verification_text
 
@@ -125,6 +127,7 @@ def sizes():
     return [for_sizes(subject) for subject in (fixed(1.0), fixed(2.0), without)]
 
 
+ROUNDS = 1
 say(json.dumps({
     "values": [untouched(lambda: [1, "two"]), beside()],
     "errors": [untouched(lambda: 1 / 0), untouched(lambda: sys.exit("ended"))],
@@ -139,6 +142,7 @@ say(json.dumps({
         without_last(torch.ones(3, dtype=torch.bool)).tolist(),
         without_last(torch.tensor(5)).item(),
     ],
+    "cost": untouched(lambda: costs(subject)),
     **{each.__name__: untouched(each) for each in (refusing, ending, losing, failing, sizes)},
 }))
 """
@@ -240,3 +244,8 @@ def test_compilations_for_other_sizes_are_counted_without_the_fix_and_with_it(
     assert wrong[count][0]
     assert not wrong[equal][0]
     assert same[count] == [False, "5 without, 5 with the fix, 10 calls"]
+
+
+def test_the_cost_of_calls_is_measured_with_the_fix_and_without_it(results: Any) -> None:
+    cost = msgspec.convert(results["cost"], FixCost)
+    assert all(0 < (s or 0) < 10 for s in (cost.eager, cost.without, cost.with_fix))

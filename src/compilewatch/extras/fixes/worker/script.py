@@ -70,9 +70,9 @@ def source(
     parts = [
         f'"""{title}: a verification in plain PyTorch {torch.__version__}.\n\n'
         f"{request.model.name} on {target_label(request.target)}. Exit status: 0 a single graph,\n"
-        "1 fewer graph breaks, 3 not verified. With --json the figures are printed as JSON. With\n"
-        "--one-at-a-time the requirements are examined one after the other, not two at a time.\n"
-        '"""',
+        "1 fewer graph breaks, 3 not verified. With --json the figures are printed as JSON, with\n"
+        "--cost the seconds of a call. With --one-at-a-time the requirements are examined one\n"
+        'after the other, not two at a time.\n"""',
         verification_text(),
         "import functools\nimport importlib\nfrom collections import OrderedDict, defaultdict",
         "\n".join(imports(changes)),

@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -37,6 +38,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters, same
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import MappingKey, tree_leaves, tree_map, tree_map_only, tree_map_with_path
+from torch.utils.benchmark import Timer
 
 if __name__ == "__main__":
     # All is examined on the CPU: where there is a GPU, autograd has threads that no fork has.
@@ -1554,6 +1556,62 @@ def allow_memory(more: int = 2**32) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
+# --- cost -----------------------------------------------------------------------------------------
+
+ROUNDS = 5
+ROUND_SECONDS = 0.2
+
+
+def costs(subject: ScriptSubject) -> dict[str, float | None]:
+    """Return the seconds of a call in eager mode, compiled without the fix, and compiled with it.
+
+    The compiler is Inductor, the inputs are those of the first shape, and in mode train a backward
+    belongs to a call. Each figure is the median of five measurements of
+    `torch.utils.benchmark`, interleaved, with one thread. None where the compiler raises an error.
+    """
+    with contextlib.ExitStack() as stack:
+        calls = {
+            "eager": called_again(subject, subject.unchanged, stack, None),
+            "without": called_again(subject, subject.unchanged, stack, "inductor"),
+            "with": called_again(subject, subject.compilable, stack, "inductor"),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name, call in calls.items() if call}
+        for _ in range(ROUNDS):
+            for name, times in seconds.items():
+                timer = Timer("call()", globals={"call": calls[name]})
+                times.append(timer.blocked_autorange(min_run_time=ROUND_SECONDS).median)
+    return {name: median(seconds[name]) if name in seconds else None for name in calls}
+
+
+def called_again(
+    subject: ScriptSubject,
+    fix: Callable[..., Any],
+    stack: contextlib.ExitStack,
+    backend: str | None,
+) -> Callable[[], None] | None:
+    """Return a model as a call that can be repeated, compiled by two calls; None if that fails.
+
+    The fix stays in force until the stack ends, as in a program that makes many calls within it.
+    """
+    model = subject.build(0)
+    args, kwargs = arguments(subject, FIRST, "own")
+    options: dict[str, Any] = {}
+    torch._dynamo.reset()
+    args, kwargs = stack.enter_context(fix(model, args, kwargs, options))
+    run = model if backend is None else torch.compile(model, backend=backend, **options)
+
+    def call() -> None:
+        with torch.set_grad_enabled(subject.train):
+            output = run(*args, **kwargs)
+        if subject.train and (loss := loss_of(output)) is not None:
+            loss.backward()
+
+    for _ in range(2):
+        if attempted(call) is not None:
+            return None  # the compiler's error; the model as it is may not compile
+    return call
+
+
 # --- verification ---------------------------------------------------------------------------------
 
 KEPT = 0.9
@@ -1760,9 +1818,13 @@ def say(text: str) -> None:
 def main(subject: ScriptSubject) -> int:
     """Print each requirement, and with --json the figures. Returns the exit status.
 
-    0: verified as a single graph; 1: as fewer graph breaks; 3: not verified. Requirements are
+    0: verified as a single graph; 1: as fewer graph breaks; 3: not verified. With --cost, it
+    only prints the seconds of a call as JSON, and the exit status is 0. Requirements are
     examined two at a time where the memory suffices, with --one-at-a-time one after the other.
     """
+    if "--cost" in sys.argv:
+        say(json.dumps(costs(subject)))
+        return 0
     as_json = "--json" in sys.argv
     steps: list[tuple[str, bool, str]] = []
 
