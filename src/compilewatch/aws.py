@@ -4,19 +4,14 @@ Codes are those of the EC2 API reference ("Error codes for the Amazon EC2 API") 
 reference ("Error responses"). AWS's own messages are not repeated, because they may contain keys.
 """
 
-import io
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import boto3
-import urllib3
 from botocore import exceptions
-from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, WaiterError
 
 from compilewatch.errors import did_you_mean
-from compilewatch.retry import within
 
 FAULTS = frozenset(
     {"500", "502", "503", "InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"}
@@ -35,9 +30,6 @@ REJECTED_CREDENTIALS = frozenset(
 )
 
 DENIED = frozenset({"403", "AccessDenied", "UnauthorizedOperation"})
-
-LARGEST_RESPONSE_BYTES = 64 * 2**20
-SLOWEST_BYTES_PER_SECOND = 100_000
 
 CONNECTION = (
     exceptions.ConnectionError,
@@ -74,8 +66,7 @@ def client(
     Args:
         credentials: key id and secret, for a server that is not AWS; None: those of this machine.
         attempts: total number of attempts of botocore; 1 leaves retries to the caller.
-        config: arguments of `botocore.config.Config`. Each attempt of a request ends within
-            `read_timeout` seconds, and a second more for each 100 kB that it sends.
+        config: arguments of `botocore.config.Config`.
 
     Raises the errors of botocore, which `explain` explains, and ValueError for an invalid endpoint.
     """
@@ -87,56 +78,7 @@ def client(
     )
     retries = {"mode": "standard", "total_max_attempts": attempts}
     settings = Config(retries=retries, **config)
-    created = session.client(service, endpoint_url=endpoint_url or None, config=settings)
-    # botocore has no place for it: the event `before-send` cannot reach the session.
-    endpoint = created._endpoint
-    endpoint.http_session = _LimitedSession(endpoint.http_session, settings.read_timeout)
-    return created
-
-
-class _LimitedSession:
-    """A session of botocore whose requests all end, with responses of a limited size."""
-
-    def __init__(self, session: Any, seconds: float) -> None:
-        self._session = session
-        self._seconds = seconds
-
-    def close(self) -> None:
-        self._session.close()
-
-    def send(self, request: AWSPreparedRequest) -> AWSResponse:
-        sent = int(request.headers.get("Content-Length") or 0)
-        try:
-            return within(self._seconds + sent / SLOWEST_BYTES_PER_SECOND, self._send, request)
-        except TimeoutError as error:
-            raise exceptions.ReadTimeoutError(endpoint_url=request.url, error=error) from None
-
-    def _send(self, request: AWSPreparedRequest) -> AWSResponse:
-        if request.stream_output:  # the caller reads it
-            return self._session.send(request)
-        request.stream_output = True
-        response = self._session.send(request)
-        is_redirect = request.method == "HEAD" and response.status_code in (301, 302, 307)
-        try:
-            if is_redirect and "x-amz-bucket-region" not in response.headers:
-                # botocore would send the request again, and again, to learn the region.
-                raise exceptions.HTTPClientError(error="a redirect that names no region")
-            body = b"".join(_limited(response.raw))
-        except urllib3.exceptions.HTTPError as error:
-            raise exceptions.HTTPClientError(error=error) from None
-        finally:
-            response.raw.close()
-        raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
-        return AWSResponse(response.url, response.status_code, response.headers, raw)
-
-
-def _limited(raw: urllib3.HTTPResponse) -> Iterator[bytes]:
-    size = 0
-    for chunk in raw.stream(2**16):
-        size += len(chunk)
-        if size > LARGEST_RESPONSE_BYTES:
-            raise exceptions.HTTPClientError(error=f"more than {LARGEST_RESPONSE_BYTES:,} bytes")
-        yield chunk
+    return session.client(service, endpoint_url=endpoint_url or None, config=settings)
 
 
 def error_details(error: BaseException | None) -> ErrorDetails:

@@ -1,13 +1,7 @@
-"""The retry policy: exponential waits within limits; `Retry-After` of a server has precedence.
+"""The retry policy: exponential waits within limits; `Retry-After` of a server has precedence."""
 
-Also the deadline of a call, which holds whatever a server does.
-"""
-
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -19,8 +13,6 @@ from tenacity import (
 )
 
 LONGEST_WAIT_SECONDS = 10.0
-
-T = TypeVar("T")
 
 
 class TransientError(Exception):
@@ -72,25 +64,3 @@ def retrying(
         sleep=sleep,
         reraise=True,
     )
-
-
-def within(seconds: float, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Return what a call returns. Raises its error, and TimeoutError after so many seconds.
-
-    Timeouts of sockets limit the wait for the next byte, so a server that sends one byte a second
-    holds a call for ever. The call therefore runs in a thread: one that is given up goes on by
-    itself, and keeps no process alive. What it reads needs a limit of its own.
-    """
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 -- raised where the caller waits
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        return outcome.result(seconds)
-    except TimeoutError:
-        raise TimeoutError(f"no complete response within {seconds:g} s") from None

@@ -1,4 +1,4 @@
-"""A server that answers no request as it should: in eight ways, each on a port of its own.
+"""A server that answers no request as it should: in four ways, each on a port of its own.
 
 A fault is a function that gets an accepted connection; whatever it sends, the connection is closed
 after it.
@@ -9,10 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-DRIP_SECONDS = 0.1
-OK = b"HTTP/1.1 200 OK\r\n"
-TYPE = b"Content-Type: text/plain\r\n"
 
 
 class Connection:
@@ -33,44 +29,12 @@ class Connection:
     def send(self, data: bytes) -> None:
         self._sock.sendall(data)
 
-    def drip(self, data: bytes) -> None:
-        """Send it byte by byte, and the last byte again for ever."""
-        position = 0
-        while not self.over.wait(DRIP_SECONDS):
-            self.send(data[position : position + 1])
-            position = min(position + 1, len(data) - 1)
-
-    def flood(self, data: bytes) -> None:
-        while not self.over.is_set():
-            self.send(data)
-
 
 Fault = Callable[[Connection], None]
 
 
 def silence(connection: Connection) -> None:
     connection.over.wait()
-
-
-def dripping_headers(connection: Connection) -> None:
-    connection.send(OK)
-    connection.drip(b"X: a")
-
-
-def dripping_body(connection: Connection) -> None:
-    connection.read_request()
-    connection.send(OK + TYPE + b"Content-Length: 100000\r\n\r\n")
-    connection.drip(b"a")
-
-
-def endless_body(connection: Connection) -> None:
-    connection.send(OK + TYPE + b"\r\n")
-    connection.flood(b"a" * 2**16)
-
-
-def endless_lines(connection: Connection) -> None:
-    connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    connection.flood(b"no\n" * 2**14)
 
 
 def half_a_response(connection: Connection) -> None:
@@ -88,10 +52,7 @@ def garbage(connection: Connection) -> None:
     connection.send(b"\x00\xff\x16\x03 this is not HTTP\r\n\r\n")
 
 
-FAULTS: tuple[Fault, ...] = (
-    *(silence, dripping_headers, dripping_body, endless_body, endless_lines),
-    *(half_a_response, redirects, garbage),
-)
+FAULTS: tuple[Fault, ...] = (silence, half_a_response, redirects, garbage)
 
 
 @contextmanager

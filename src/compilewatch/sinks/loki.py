@@ -27,7 +27,7 @@ from compilewatch.config import Settings
 from compilewatch.errors import ConfigError, OsErrorsAs, SinkError, UnreachableError
 from compilewatch.events import LABELS, metadata_of
 from compilewatch.records import RunView
-from compilewatch.retry import TransientError, retrying, within
+from compilewatch.retry import TransientError, retrying
 from compilewatch.store import RunFolder
 
 PUSH_PATH = "/loki/api/v1/push"
@@ -89,13 +89,12 @@ class LokiSink:
         """
         where = self._emitter.where
         try:
-            response, text = within(self._timeout, self._exchange, body)
+            response, text = self._exchange(body)
         except requests.exceptions.SSLError:
             raise SinkError(
                 f"{where}: TLS is not trusted: check loki.url, or set REQUESTS_CA_BUNDLE"
             ) from None
-        except (TimeoutError, requests.Timeout):
-            self._emitter.close()  # the thread that was given up may still use the session
+        except requests.Timeout:
             raise TransientError(f"did not respond within {self._timeout:g} s") from None
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
             # The library's own text contains the complete address, and with it any credentials.

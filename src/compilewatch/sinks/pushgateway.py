@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, selection_label
-from compilewatch.retry import retrying, within
+from compilewatch.retry import retrying
 from compilewatch.sinks.prometheus import RUN, TARGET, Sample, definitions_of, groups, registry
 from compilewatch.store import RunFolder
 
@@ -165,14 +165,10 @@ class Gateway:
         return [sample.labels for family in parsed for sample in family.samples]
 
     def _ask(self, request: Callable[[], T]) -> T:
-        def explained() -> T:
-            try:
-                return request()
-            except urllib.error.HTTPError as error:
-                raise self._error_of(error) from None
-
         try:
-            return within(self._timeout, explained)
+            return request()
+        except urllib.error.HTTPError as error:
+            raise self._error_of(error) from None
         except (OSError, http.client.HTTPException) as error:
             why = " ".join(str(getattr(error, "reason", None) or error).split())
             raise UnreachableError(

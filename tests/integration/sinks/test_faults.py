@@ -1,7 +1,4 @@
-"""Services that misbehave: every publication ends by its deadline, and the run waits in the spool.
-
-No other test has a server that goes on for ever.
-"""
+"""Services that misbehave: every publication ends, and the run waits in the spool."""
 
 import threading
 from pathlib import Path
@@ -11,24 +8,15 @@ import pytest
 
 from compilewatch.api.publish import Published, load_sinks, publish, view
 from tests import aws, factories
-from tests.doubles.misbehaving import (
-    FAULTS,
-    Fault,
-    dripping_body,
-    dripping_headers,
-    endless_body,
-    misbehaving,
-    silence,
-)
+from tests.doubles.misbehaving import FAULTS, Fault, misbehaving, silence
 from tests.sweeping import run_sweep, store
 
 TIMEOUT_SECONDS = 0.5
 LATEST_SECONDS = 30.0
 """Beyond this, a publication has no end. It is generous: only then does a slow machine fail."""
 
-EVERY_DAY = (dripping_headers, dripping_body, endless_body)
 CASES = [
-    pytest.param(f, "http", id=f.__name__, marks=() if f in EVERY_DAY else pytest.mark.matrix)
+    pytest.param(f, "http", id=f.__name__, marks=() if f is silence else pytest.mark.matrix)
     for f in FAULTS
 ] + [pytest.param(silence, "https", id="slow_tls", marks=pytest.mark.matrix)]
 

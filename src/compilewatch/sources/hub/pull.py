@@ -30,7 +30,7 @@ from tenacity import RetryCallState
 
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.files import json_object, read_json_object, write_atomically
-from compilewatch.retry import TransientError, retrying, within
+from compilewatch.retry import TransientError, retrying
 from compilewatch.sources.hub import pulled as lists
 from compilewatch.sources.hub import repositories
 from compilewatch.sources.hub.formats import kept_files, kept_tags
@@ -75,9 +75,6 @@ LONGEST_WAIT_SECONDS = 60.0
 
 TIMEOUT_SECONDS = 20.0
 """Of each wait for the server."""
-
-DEADLINE_SECONDS = 120.0
-"""Of a request, without the body of a download."""
 
 
 class HubUnavailableError(SourceError):
@@ -137,9 +134,7 @@ class _RetryingClient(httpx2.Client):
         if (message := self._unreachable.get(host)) is not None:
             raise HubUnavailableError(message)
         try:
-            response = within(DEADLINE_SECONDS, super().send, request, **kwargs)
-        except TimeoutError as exc:
-            raise TransientError(str(exc)) from exc
+            response = super().send(request, **kwargs)
         except httpx2.TimeoutException as exc:
             raise TransientError(f"no response within {TIMEOUT_SECONDS:g} s") from exc
         except httpx2.TransportError as exc:

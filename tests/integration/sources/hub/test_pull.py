@@ -17,7 +17,6 @@ from compilewatch.sources.hub.pulled import PullReport, read_pulled
 from compilewatch.sources.hub.repositories import HubSource
 from compilewatch.sources.popularity import read_popularity
 from scripts.popularity import popularity_csv
-from tests.doubles.misbehaving import dripping_body, misbehaving
 from tests.integration.sources.hub_double import HubDouble, HubModel, served
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
@@ -314,14 +313,6 @@ def test_retries_are_reported_and_a_host_that_is_not_there_is_tried_once(pulls: 
     assert "\n" not in str(caught.value)
     assert not pulls.listing.exists()
     assert [line.rpartition("; ")[2] for line in told] == ["attempt 2 of 3", "attempt 3 of 3"]
-
-
-def test_a_hub_that_sends_a_byte_now_and_then_is_given_up(pulls: Pulls, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(pulling, "ATTEMPTS", 1)
-    monkeypatch.setattr(pulling, "DEADLINE_SECONDS", 0.5)
-    late = "no complete response within 0.5 s"
-    with misbehaving(dripping_body) as address, pytest.raises(SourceError, match=late):
-        pulls(endpoint=f"http://{address}")
 
 
 def test_an_address_that_is_no_hub_is_rejected(pulls: Pulls, monkeypatch: Patch) -> None:
