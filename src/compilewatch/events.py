@@ -294,10 +294,9 @@ class EventFactory:
 
         The graph breaks of a reused result were logged by the run that found them.
         """
-        request = result.request
         failed = not result.is_conclusive and result.expectation is None
         yield ModelChecked(
-            **self._about(request.model, request.target, "warning" if failed else "info"),
+            **self._of(result, "warning" if failed else "info"),
             status=result.status.value,
             phase=result.phase.value,
             tier=result.tier.value,
@@ -315,7 +314,7 @@ class EventFactory:
         )
         for graph_break in result.breaks if result.reused_from is None else ():
             yield BreakFound(
-                **self._about(request.model, request.target),
+                **self._of(result),
                 reason=records.reason_label(graph_break),
                 fingerprint=graph_break.fingerprint,
                 file=graph_break.file,
@@ -328,14 +327,8 @@ class EventFactory:
     def changed(self, change: records.Change, baseline: str) -> Event:
         """Return a `regression`, or a `change` for every other kind."""
         regressed = change.kind is records.ChangeKind.REGRESSION
-        fields: dict[str, Any] = {
-            **self.stamp("error" if regressed else "info"),
-            "model": change.model,
-            "family": change.family,
-            "target": target_label_value(change.target),
-            "mode": change.target.mode_label,
-            "dynamic": bool(change.target.dynamic),
-            "environment": change.target.environment,
+        level = "error" if regressed else "info"
+        fields = self._about(change.model, change.family, change.target, level) | {
             "before": change.before.value if change.before else None,
             "after": change.after.value if change.after else None,
             "detail": change.reason,
@@ -366,21 +359,23 @@ class EventFactory:
 
     def stale(self, note: str, result: records.Result) -> ExpectationStale:
         return ExpectationStale(
-            **self._about(result.request.model, result.request.target, "warning"),
+            **self._of(result, "warning"),
             status=result.status.value,
             detail=note,
         )
 
-    def _about(
-        self, model: records.ModelSpec, target: records.Target, level: str = "info"
-    ) -> dict[str, Any]:
+    def _of(self, result: records.Result, level: str = "info") -> dict[str, Any]:
+        model = result.request.model
+        about = self._about(model.name, model.family, result.request.target, level)
+        return about | {"revision": model.revision}
+
+    def _about(self, model: str, family: str, target: records.Target, level: str) -> dict[str, Any]:
         return {
             **self.stamp(level),
-            "model": model.name,
-            "family": model.family,
+            "model": model,
+            "family": family,
             "target": target_label_value(target),
             "mode": target.mode_label,
             "dynamic": bool(target.dynamic),
             "environment": target.environment,
-            "revision": model.revision,
         }
