@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -965,12 +965,6 @@ class Shapes(Record, frozen=True, kw_only=True):
     dynamic: TraceFigures | None = None
     problem: str = ""
 
-    @property
-    def series(self) -> dict[str, TraceFigures]:
-        """The figures by the argument `dynamic`; empty where there are none."""
-        both = {"default": self.as_called, "true": self.dynamic}
-        return {name: figures for name, figures in both.items() if figures is not None}
-
 
 # fmt: off
 STANDARD_TRACE = (
@@ -1124,19 +1118,31 @@ class Result(TargetOutcome, frozen=True, kw_only=True):
         )
 
     @property
+    def traces(self) -> dict[str, TraceFigures]:
+        """The figures of the standard trace by the argument `dynamic`; empty without any."""
+        shapes = self.shapes or Shapes()
+        both = {"default": shapes.as_called, "true": shapes.dynamic}
+        return {name: figures for name, figures in both.items() if figures is not None}
+
+    def recompilations_by(self, key: Callable[[Recompilation], Any]) -> Counter[Any]:
+        """What the standard trace compiles again by a key, None left out.
+
+        Those as called or with `dynamic=True`, whichever are more.
+        """
+        counts: Counter[Any] = Counter()
+        for figures in self.traces.values():
+            counts |= Counter(map(key, figures.recompilations))
+        del counts[None]
+        return counts
+
+    @property
     def specialising_lines(self) -> tuple[GraphBreak, ...]:
         """The lines of the model because of which the standard trace compiled it again.
 
         Each stands as a break of the graph whose code is the kind, to be ranked as such;
-        `occurrences` are the compilations as called or with `dynamic=True`, whichever are more.
+        `occurrences` are the compilations.
         """
-        counts: Counter[tuple[str, StackFrame]] = Counter()
-        for figures in self.shapes.series.values() if self.shapes is not None else ():
-            counts |= Counter(
-                (recompilation.kind.value, recompilation.needed_by)
-                for recompilation in figures.recompilations
-                if recompilation.needed_by is not None
-            )
+        counts = self.recompilations_by(lambda one: one.needed_by and (one.kind, one.needed_by))
         return tuple(
             GraphBreak(
                 code=kind,

@@ -376,7 +376,7 @@ def _classify_fullgraph(old: Result, new: Result) -> Classified:
 
 def _classify_compilations(old: Result, new: Result) -> Classified:
     """Whether the standard trace compiles more often than it did; less often is no change."""
-    olds, news = (side.shapes.series if side.shapes is not None else {} for side in (old, new))
+    olds, news = old.traces, new.traces
     rises = [
         f"{label} {olds[name].compilations:,} -> {news[name].compilations:,}"
         for name, label in (("default", "as called"), ("true", "dynamic=True"))

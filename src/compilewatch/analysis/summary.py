@@ -253,16 +253,11 @@ def top_reasons(
 def recompilation_kinds(
     results: Iterable[records.Result],
 ) -> tuple[tuple[records.RecompilationKind, int, int, int | None], ...]:
-    """Why the standard trace compiles again: kind, compilations, models, and their downloads.
-
-    Of a model, those as called or with `dynamic=True`, whichever are more.
-    """
+    """Why the standard trace compiles again: kind, compilations, models, and their downloads."""
     counts: Counter[records.RecompilationKind] = Counter()
     models: defaultdict[records.RecompilationKind, list[records.ModelSpec]] = defaultdict(list)
     for result in results:
-        own: Counter[records.RecompilationKind] = Counter()
-        for figures in result.shapes.series.values() if result.shapes is not None else ():
-            own |= Counter(recompilation.kind for recompilation in figures.recompilations)
+        own = result.recompilations_by(lambda recompilation: recompilation.kind)
         counts += own
         for kind in own:
             models[kind].append(result.request.model)

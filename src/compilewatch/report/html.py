@@ -119,7 +119,7 @@ class RunReport:
         # Those with compilations of the standard trace, most compilations first.
         self.compiled = tuple(
             sorted(
-                (result for result in results if result.shapes and result.shapes.series),
+                (result for result in results if result.traces),
                 key=lambda result: (-_most_compilations(result), result.request.model.name),
             )
         )
@@ -328,8 +328,7 @@ def render(view: records.RunView) -> Iterator[tuple[str, bytes]]:
 
 
 def _most_compilations(result: records.Result) -> int:
-    series = result.shapes.series if result.shapes is not None else {}
-    return max((figures.compilations for figures in series.values()), default=0)
+    return max(figures.compilations for figures in result.traces.values())
 
 
 def frame(result: records.Result, left: Sequence[str] = ()) -> str:

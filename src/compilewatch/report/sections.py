@@ -84,7 +84,7 @@ def details(result: records.Result) -> tuple[Section, ...]:
             fields = other.__struct_fields__
             sections.append(_figures(result.request.target.name, other, fields))
     if result.shapes is not None:
-        sections.append(_shapes(result.shapes))
+        sections.append(_shapes(result.shapes.problem, result.traces))
     if result.numerics is not None:
         sections.append(_numerics(result.numerics))
     return tuple(section for section in sections if section.facts or section.listings)
@@ -146,11 +146,11 @@ def _capture(capture: records.CaptureFigures) -> Section:
     )
 
 
-def _shapes(shapes: records.Shapes) -> Section:
+def _shapes(problem: str, traces: dict[str, records.TraceFigures]) -> Section:
     names = {"default": "as called", "true": "dynamic=True"}
-    facts: list[tuple[str, str | None]] = [("not known", shapes.problem or None)]
+    facts: list[tuple[str, str | None]] = [("not known", problem or None)]
     rows: list[tuple[str, ...]] = []
-    for name, figures in shapes.series.items():
+    for name, figures in traces.items():
         limit = figures.limit
         label = names[name]
         facts += [

@@ -301,15 +301,15 @@ RECOMPILATION_KINDS = {
 
 def compilations_words(result: records.Result, *, short: bool = False) -> str:
     """`5 as called, 3 dynamic, limit reached`; `5 / 3`, with `!` at the limit; "" without any."""
-    series = result.shapes.series if result.shapes is not None else {}
-    if not series:
+    traces = result.traces
+    if not traces:
         return ""
-    limit = any(figures.limit is not None for figures in series.values())
+    limit = any(figures.limit is not None for figures in traces.values())
     if short:
-        counts = " / ".join(f"{figures.compilations:,}" for figures in series.values())
+        counts = " / ".join(f"{figures.compilations:,}" for figures in traces.values())
         return counts + (" !" if limit else "")
     names = {"default": "as called", "true": "with dynamic=True"}
-    counts = ", ".join(f"{one.compilations:,} {names[name]}" for name, one in series.items())
+    counts = ", ".join(f"{one.compilations:,} {names[name]}" for name, one in traces.items())
     return counts + (", recompilation limit reached" if limit else "")
 
 

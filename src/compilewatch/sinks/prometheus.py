@@ -251,7 +251,7 @@ def _operators(results: Sequence[records.Result]) -> dict[str, float | None]:
 
 def _compilations(part: RunSlice) -> Series:
     for result in part.view.results:
-        for dynamic, figures in result.shapes.series.items() if result.shapes is not None else ():
+        for dynamic, figures in result.traces.items():
             yield (*_identity(result), dynamic), figures.compilations
 
 
@@ -259,7 +259,7 @@ def _at_the_limit(results: Sequence[records.Result]) -> Counter[str]:
     """Models at the limit of recompilations; a measured zero where none of those traced is."""
     counts = Counter[str]()
     for result in results:
-        for dynamic, figures in result.shapes.series.items() if result.shapes is not None else ():
+        for dynamic, figures in result.traces.items():
             counts[dynamic] += figures.limit is not None
     return counts
 
@@ -271,7 +271,7 @@ def _changes(part: RunSlice) -> Series:
         kinds = Counter(c.kind for c in part.view.changes if c.target.mode_label == mode)
         # A measured zero is exported, because an alert must see the value fall to it.
         always = [records.ChangeKind.REGRESSION, records.ChangeKind.FIXED]
-        if any(r.shapes is not None and r.shapes.series for r in part.modes[mode]):
+        if any(result.traces for result in part.modes[mode]):
             always.append(records.ChangeKind.MORE_COMPILATIONS)
         shown = dict.fromkeys(always, 0) | kinds
         yield from (((mode, kind), count) for kind, count in shown.items())
