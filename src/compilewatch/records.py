@@ -1387,8 +1387,8 @@ class RunView:
     `differences` names what differs from the baseline's environment (`torch 2.12 -> 2.13`).
     `history` is what earlier runs found, oldest first, by model name and target label; `trend` ends
     with this run and has those before it that planned the same. `before` holds the baseline's
-    results that `changes` are about, or whose breaks are at other code now. All three are empty
-    where nothing is stored. `parts` is what extras stored in the run, by the name of the extra.
+    results that `changes` are about. All three are empty where nothing is stored. `parts` is what
+    extras stored in the run, by the name of the extra.
     """
 
     run: Run
