@@ -83,11 +83,11 @@ def print_output(data: bytes) -> None:
 def line_of(state: JobState) -> str:
     """One line about a job."""
     words = [f"{state.key}: {state.state}"]
-    if state.failure is not None and state.failure.value != state.state.value:
-        words.append(f"({state.failure})")
     if (result := state.result) is not None:
-        if result.exit_code:
-            words.append(f"exit status {result.exit_code},")
+        if result.ending not in ("exited", state.state):
+            words.append(f"({result.ending})")
+        for name, code in (("exit status", result.exit_code), ("signal", result.signal)):
+            words += [f"{name} {code},"] if code else []
         words.append(f"{result.duration_seconds:.1f} s")
         if result.peak_memory_bytes is not None:
             words.append(f"and {result.peak_memory_bytes / 2**20:.0f} MiB")

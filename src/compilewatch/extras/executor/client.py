@@ -104,27 +104,19 @@ class ExecutorClient:
         """The jobs that were submitted last, the newest first."""
         return self._decoded(self._call("GET", "/jobs"), tuple[protocol.JobState, ...])
 
-    def log(self, key: str, offset: int = 0, *, stream: str = "stdout") -> protocol.LogPart:
-        """Part of a log, from a byte offset: stdout or stderr."""
-        path = f"{_path(key)}/log"
-        response = self._call("GET", path, query={"stream": stream, "offset": str(offset)})
-        following, ended = (response.headers[name] for name in ("x-next-offset", "x-ended"))
-        return protocol.LogPart(
-            data=response.content, next_offset=int(following), ended=ended == "1"
-        )
-
     def parts(self, key: str, *, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
         """Yield all parts of a log that have been written so far; `follow`: until the job ends."""
-        offset, waits = 0, _waits()
+        offset, waits = "0", _waits()
         while True:
-            part = self.log(key, offset, stream=stream)
-            offset = part.next_offset
-            if part.data:
+            query = {"stream": stream, "offset": offset}
+            part = self._call("GET", f"{_path(key)}/log", query=query)
+            offset = part.headers["x-next-offset"]
+            if part.content:
                 waits = _waits()
-                yield part.data
-            if part.ended or not (part.data or follow):
+                yield part.content
+            if part.headers["x-ended"] == "1" or not (part.content or follow):
                 return
-            if not part.data:
+            if not part.content:
                 time.sleep(next(waits))
 
     def wait(self, key: str, *, timeout_seconds: float = math.inf) -> protocol.JobState:
@@ -146,12 +138,6 @@ class ExecutorClient:
         """Cancel a job that has not ended; the state may still be `running` in the response."""
         return self._state("DELETE", key)
 
-    def artifacts(self, key: str) -> tuple[protocol.Artifact, ...]:
-        """What the job left in `/job/out`."""
-        return self._decoded(
-            self._call("GET", f"{_path(key)}/artifacts"), tuple[protocol.Artifact, ...]
-        )
-
     def artifact(self, key: str, artifact: protocol.Artifact) -> bytes:
         """The content of one artifact, verified against its digest."""
         content = self._call("GET", f"{_path(key)}/artifacts/{quote(artifact.name)}").content
@@ -160,8 +146,8 @@ class ExecutorClient:
         return content
 
     def fetch(self, key: str, folder: Path) -> tuple[Path, ...]:
-        """Write all artifacts below a folder and return their paths."""
-        artifacts = self.artifacts(key)
+        """Write what the job left in `/job/out` below a folder and return the paths."""
+        artifacts = self.status(key).artifacts
         for artifact in artifacts:
             write_atomically(folder / artifact.name, self.artifact(key, artifact))
         return tuple(folder / artifact.name for artifact in artifacts)

@@ -21,7 +21,7 @@ import msgspec
 from compilewatch.config import ExecutorSettings
 from compilewatch.errors import CompilewatchError, ExecutorError
 from compilewatch.extras.executor import protocol, sandbox
-from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
+from compilewatch.extras.executor.protocol import JobState, JobStatus
 from compilewatch.extras.executor.sandbox import Supervised, policy
 from compilewatch.files import lock, write_atomically
 from compilewatch.records import digest, now
@@ -179,8 +179,7 @@ class JobStore:
         with self._transaction() as base:
             state = self.get(key)
             if state.state is JobStatus.QUEUED:
-                why = "before it began"
-                return self._end(state, JobStatus.CANCELLED, FailureCode.CANCELLED, why)
+                return self._end(state, JobStatus.CANCELLED, "before it began")
             if state.state is JobStatus.RUNNING:
                 base.execute("UPDATE jobs SET cancel = 1 WHERE key = ?", (key,))
             return state
@@ -191,19 +190,16 @@ class JobStore:
             row = self._base.execute("SELECT cancel FROM jobs WHERE key = ?", (key,)).fetchone()
             return bool(row and row[0])
 
-    def finish(
-        self,
-        state: JobState,
-        final: JobStatus,
-        failure: FailureCode | None,
-        result: protocol.JobResult | None,
-    ) -> JobState:
+    def finish(self, state: JobState, result: protocol.JobResult) -> JobState:
         """Store the end of a job's attempt, unless it has ended already."""
+        final = JobStatus.DONE if result.succeeded else JobStatus.FAILED
+        if result.ending is policy.SandboxEnding.CANCELLED:
+            final = JobStatus.CANCELLED
         with self._transaction():
             known = self.get(state.key)
             if known.state in protocol.ENDED or known.attempt != state.attempt:
                 return known
-            return self._end(known, final, failure, result.detail if result else "", result)
+            return self._end(known, final, result.detail, result)
 
     def interrupted(self, state: JobState) -> JobState:
         """Let a job wait again whose sandbox ended with the service, or give it up as lost."""
@@ -212,10 +208,10 @@ class JobStore:
             if known.state is not JobStatus.RUNNING or known.attempt != state.attempt:
                 return known
             if self.cancelled(state.key):
-                return self._end(known, JobStatus.CANCELLED, FailureCode.CANCELLED, "while it ran")
+                return self._end(known, JobStatus.CANCELLED, "while it ran")
             if known.attempt >= MOST_ATTEMPTS:
                 message = f"the service ended during each of its {known.attempt} attempts"
-                return self._end(known, JobStatus.LOST, FailureCode.INTERRUPTED, message)
+                return self._end(known, JobStatus.LOST, message)
             return self._put(known, state=JobStatus.QUEUED, started_at=None)
 
     def _states(self, condition: str, *values: Any) -> tuple[JobState, ...]:
@@ -227,12 +223,10 @@ class JobStore:
         self,
         state: JobState,
         final: JobStatus,
-        failure: FailureCode | None,
         message: str,
         result: protocol.JobResult | None = None,
     ) -> JobState:
-        ended: dict[str, Any] = {"failure": failure, "message": message, "result": result}
-        return self._put(state, state=final, ended_at=now(), **ended)
+        return self._put(state, state=final, ended_at=now(), message=message, result=result)
 
     def _put(self, known: JobState, /, **changes: Any) -> JobState:
         state = msgspec.structs.replace(known, **changes)
@@ -426,7 +420,7 @@ class JobRunner:
             metrics_left_out=left_out,
             artifacts=self._kept(state.key, folder, result.files),
         )
-        self._store.finish(state, *verdict(result), outcome)
+        self._store.finish(state, outcome)
         with contextlib.suppress(OSError):
             (folder / policy.RESULT_FILE).unlink()
 
@@ -446,15 +440,3 @@ class JobRunner:
             sha256 = hashlib.sha256(content).hexdigest()
             kept.append(protocol.Artifact(name=name, size_bytes=len(content), sha256=sha256))
         return tuple(kept)
-
-
-def verdict(result: policy.SandboxResult) -> tuple[JobStatus, FailureCode | None]:
-    """The final state of a job with this result."""
-    if result.ending is policy.SandboxEnding.CANCELLED:
-        return JobStatus.CANCELLED, FailureCode.CANCELLED
-    if result.succeeded:
-        return JobStatus.DONE, None
-    failed_by = FailureCode.SIGNAL if result.exit_code is None else FailureCode.EXIT_STATUS
-    if result.ending is not policy.SandboxEnding.EXITED:
-        failed_by = FailureCode(result.ending.value)
-    return JobStatus.FAILED, failed_by

@@ -13,7 +13,7 @@ from msgspec import Meta
 from compilewatch.extras.executor.sandbox.policy import Name, SandboxLimits, SandboxOutcome
 from compilewatch.records import Record
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 SERVICE = "compilewatch-executor"
 """The field `service` of `GET /health`; anything else at the endpoint is another service."""
@@ -39,23 +39,6 @@ class JobStatus(StrEnum):
 
 
 ENDED = frozenset({JobStatus.DONE, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.LOST})
-
-
-class FailureCode(StrEnum):
-    """Why a job did not end as `done`.
-
-    The first two are the code's own; then the limits that ended it. `not_started`: the sandbox
-    could not be made. `cancelled`: a client cancelled it. `interrupted`: the service ended.
-    """
-
-    EXIT_STATUS = "exit_status"
-    SIGNAL = "signal"
-    DEADLINE = "deadline"
-    MEMORY = "memory"
-    DISK_FILES = "disk_files"
-    NOT_STARTED = "not_started"
-    CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"
 
 
 class ErrorCode(StrEnum):
@@ -122,7 +105,7 @@ class JobResult(SandboxOutcome, frozen=True, kw_only=True):
 
 
 class JobState(Record, frozen=True, kw_only=True):
-    """A job as the service knows it. `result` and `failure` are set once it has ended.
+    """A job as the service knows it. `result` says how it ended, if it ran to its end.
 
     Times are RFC 3339 in UTC. `attempt` counts from 1; a job that the end of the service
     interrupted runs again.
@@ -134,7 +117,6 @@ class JobState(Record, frozen=True, kw_only=True):
     submitted_at: str
     started_at: str | None = None
     ended_at: str | None = None
-    failure: FailureCode | None = None
     message: str = ""
     result: JobResult | None = None
     paper_id: str = ""
@@ -148,14 +130,6 @@ class JobState(Record, frozen=True, kw_only=True):
     def artifacts(self) -> tuple[Artifact, ...]:
         """What it left, once it has ended."""
         return self.result.artifacts if self.result is not None else ()
-
-
-class LogPart(Record, frozen=True, kw_only=True):
-    """Part of a log. The next begins at `next_offset`; `ended`: there will be no more."""
-
-    data: bytes
-    next_offset: int
-    ended: bool
 
 
 MOST_POINTS = 2_000

@@ -142,15 +142,10 @@ class Service:
             return opened.read(most)
         return b""
 
-    def artifacts(self, request: Request) -> Response:
-        """`GET /jobs/{key}/artifacts`: names, sizes and digests."""
-        return _json(self.store.get(_key(request)).artifacts)
-
     def artifact(self, request: Request) -> Response:
         """`GET /jobs/{key}/artifacts/{name}`: the content."""
         state, name = self.store.get(_key(request)), request.path_params["name"]
-        known = state.artifacts
-        if name not in {artifact.name for artifact in known}:
+        if name not in {artifact.name for artifact in state.artifacts}:
             raise jobs.JobRejectedError(
                 ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
             )
@@ -222,7 +217,7 @@ class Service:
         profiles, peak = self.setup.profiles, result.peak_memory_bytes
         names = [artifact.name for artifact in result.artifacts]
         profile = [name for name in names if name.startswith(f"{PROFILE}/")]
-        timed_out = state.failure is protocol.FailureCode.DEADLINE
+        timed_out = result.ending is policy.SandboxEnding.DEADLINE
         exit_code = result.exit_code
         most = self.setup.sandbox.limits.log_bytes
         stdout, stderr = (
@@ -254,7 +249,7 @@ class Service:
         }
         if not response["success"]:
             response["error_type"] = "timeout" if timed_out else "execution_error"
-            response["error_message"] = state.message or (state.failure or state.state).value
+            response["error_message"] = state.message or f"exit status {exit_code}"
         return response
 
 
@@ -313,7 +308,6 @@ def application(store: jobs.JobStore, setup: jobs.Setup, token: str) -> Starlett
             Route("/health", service.health),
             Route("/jobs", service.listed),
             Route("/jobs/{key}/log", service.log),
-            Route("/jobs/{key}/artifacts", service.artifacts),
             Route("/jobs/{key}/artifacts/{name:path}", service.artifact),
             Route("/jobs/{key:path}", service.submit, methods=["PUT"]),
             Route("/jobs/{key:path}", service.status, methods=["GET"]),

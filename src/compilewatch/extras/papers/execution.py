@@ -25,7 +25,6 @@ from compilewatch.config import Settings
 from compilewatch.contract import messages
 from compilewatch.environments import Environments, Interpreter, module_command
 from compilewatch.extras.executor import protocol, sandbox
-from compilewatch.extras.executor.protocol import FailureCode
 from compilewatch.extras.executor.sandbox import policy
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits, SandboxResult
 from compilewatch.extras.papers import records as kinds
@@ -185,7 +184,7 @@ def _untrusted(result: SandboxResult, name: str, kind: type[Kind]) -> Kind | Non
 
 def _eager_findings(result: SandboxResult, state: _State) -> Iterator[kinds.PaperFinding]:
     stage = PipelineStage.EAGER
-    if (ending := ending_of(result, stage)) is not None:
+    if (ending := ending_of(result, result.stderr, stage)) is not None:
         where = f" in {state.phase}" if state.phase else ""
         yield msgspec.structs.replace(ending, evidence=kinds.one_line(ending.evidence + where))
     elif state.error is not None:
@@ -222,20 +221,23 @@ def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
     return {**numbers, "seconds": result.duration_seconds}
 
 
-def ending_of(result: SandboxResult, stage: PipelineStage) -> kinds.PaperFinding | None:
+def ending_of(
+    outcome: policy.SandboxOutcome, stderr: bytes, stage: PipelineStage
+) -> kinds.PaperFinding | None:
     """The finding of a run that did not end by itself."""
     classes = {
         policy.SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
         policy.SandboxEnding.MEMORY: FindingClass.OOM,
         policy.SandboxEnding.DISK_FILES: FindingClass.CRASHED,
         policy.SandboxEnding.CANCELLED: FindingClass.LOST,
+        policy.SandboxEnding.NOT_STARTED: FindingClass.LOST,
     }
-    if result.ending in classes:
-        return kinds.finding_of(classes[result.ending], stage, result.detail or result.ending.value)
-    if any(sign.encode() in result.stderr[-4000:] for sign in OUT_OF_MEMORY):
-        return kinds.finding_of(FindingClass.OOM, stage, last_line(result.stderr))
-    if result.signal is not None:
-        return kinds.finding_of(FindingClass.CRASHED, stage, f"it ended by signal {result.signal}")
+    if (kind := classes.get(outcome.ending)) is not None:
+        return kinds.finding_of(kind, stage, outcome.detail or outcome.ending.value)
+    if any(sign.encode() in stderr[-4000:] for sign in OUT_OF_MEMORY):
+        return kinds.finding_of(FindingClass.OOM, stage, last_line(stderr))
+    if outcome.signal is not None:
+        return kinds.finding_of(FindingClass.CRASHED, stage, f"it ended by signal {outcome.signal}")
     return None
 
 
@@ -323,7 +325,8 @@ class Trainer:
             return self._train_remotely(generation, folder)
         runner = SandboxRunner()
         runner.check()
-        return trained(runner.run(training_files(generation), self.limits))
+        ran = runner.run(training_files(generation), self.limits)
+        return trained(ran, ran.stdout, ran.stderr)
 
     def _train_remotely(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         from compilewatch.extras.executor.client import open_client
@@ -350,7 +353,7 @@ class Trainer:
                 for artifact in state.artifacts
                 if not (folder.path / (name := f"{PROFILER_FOLDER}/{key}/{artifact.name}")).exists()
             ]
-        result = job_ran(state, logs["stdout"], logs["stderr"])
+        result = trained(state.result, logs["stdout"], logs["stderr"], state)
         if usd_per_hour := self.settings.papers.usd_per_hour:
             hours = result.numbers.get("execution_time_seconds", 0.0) / 3600
             result.numbers["estimated_cost_usd"] = hours * usd_per_hour
@@ -367,56 +370,35 @@ def training_files(generation: CodeVersion) -> dict[str, str]:
     return _files("train", generation)
 
 
-_FAILURES = {
-    FailureCode.DEADLINE: FindingClass.TIMED_OUT,
-    FailureCode.MEMORY: FindingClass.OOM,
-    FailureCode.EXIT_STATUS: FindingClass.WRONG_IN_EAGER,
-    FailureCode.SIGNAL: FindingClass.CRASHED,
-    FailureCode.DISK_FILES: FindingClass.CRASHED,
-}
-"""The others mean that a job was lost."""
-
-
-def trained(result: SandboxResult) -> kinds.StageResult:
-    """What a training in the sandbox of this machine showed."""
-    finding = ending_of(result, PipelineStage.EXECUTE)
-    if finding is None and result.exit_code != 0:
-        finding = _executed(FindingClass.WRONG_IN_EAGER, last_line(result.stderr))
-    detail = "trained on synthetic data in the sandbox of this machine (CPU)"
-    return _shown("sandbox", detail, finding, result.stdout, result)
-
-
-def job_ran(state: protocol.JobState, stdout: bytes, stderr: bytes) -> kinds.StageResult:
-    """What an ended job showed."""
-    finding = None
-    if state.state is not protocol.JobStatus.DONE:
-        kind = _FAILURES.get(state.failure or FailureCode.INTERRUPTED, FindingClass.LOST)
-        finding = _executed(kind, f"{state.state}: {state.message or last_line(stderr)}")
-    detail = f"job {state.key}, attempt {state.attempt}, {state.state}; synthetic data"
-    return _shown("executor", detail, finding, stdout, state.result)
-
-
-def _executed(kind: FindingClass, evidence: str) -> kinds.PaperFinding:
-    return kinds.finding_of(kind, PipelineStage.EXECUTE, evidence)
-
-
-def _shown(
-    where: str,
-    detail: str,
-    finding: kinds.PaperFinding | None,
-    stdout: bytes,
+def trained(
     outcome: policy.SandboxOutcome | None,
+    stdout: bytes,
+    stderr: bytes,
+    job: protocol.JobState | None = None,
 ) -> kinds.StageResult:
-    """What a training showed: a success without numbers is none."""
-    numbers = trained_numbers(stdout)
-    if finding is None and "training_loss" not in numbers:
-        ended = "the job is done" if where == "executor" else "it ended with status 0"
-        finding = _executed(FindingClass.CRASHED, f"{ended} and reported no training_loss")
-    numbers["execution_success"] = float(finding is None)
+    """What a training showed, in the sandbox of this machine or as a `job` of an executor.
+
+    A success without numbers is none. A job has no outcome if it was lost, or cancelled before it
+    began.
+    """
+    where, detail = "sandbox", "trained on synthetic data in the sandbox of this machine (CPU)"
+    if job is not None:
+        where = "executor"
+        detail = f"job {job.key}, attempt {job.attempt}, {job.state}; synthetic data"
+    numbers, finding = trained_numbers(stdout), None
     if outcome is not None:
+        finding = ending_of(outcome, stderr, PipelineStage.EXECUTE)
+        if finding is None and not outcome.succeeded:
+            finding = _executed(FindingClass.WRONG_IN_EAGER, last_line(stderr))
         numbers["execution_time_seconds"] = outcome.duration_seconds
         if outcome.peak_memory_bytes is not None:
             numbers["peak_memory_mb"] = outcome.peak_memory_bytes / MIB
+    elif job is not None:
+        finding = _executed(FindingClass.LOST, f"{job.state}: {job.message}")
+    if finding is None and "training_loss" not in numbers:
+        evidence = "it ended with status 0 and reported no training_loss"
+        finding = _executed(FindingClass.CRASHED, evidence)
+    numbers["execution_success"] = float(finding is None)
     return kinds.StageResult(
         stage=PipelineStage.EXECUTE,
         detail=detail,
@@ -424,6 +406,10 @@ def _shown(
         findings=(finding,) if finding else (),
         numbers=numbers,
     )
+
+
+def _executed(kind: FindingClass, evidence: str) -> kinds.PaperFinding:
+    return kinds.finding_of(kind, PipelineStage.EXECUTE, evidence)
 
 
 def trained_numbers(stdout: bytes) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,6 @@ import pytest
 from compilewatch.errors import ExecutorError, TrainiumError
 from compilewatch.extras.executor.protocol import (
     MAX_BODY_BYTES,
-    FailureCode,
     JobResult,
     JobState,
     JobStatus,
@@ -62,14 +62,11 @@ with open("out/model.txt", "w") as file:
 """
     client = executor.client()
     state, result = ran(executor, "a-job", source, arguments=("one",), paper_id="p")
-    assert (state.state, state.failure, state.paper_id) == (JobStatus.DONE, None, "p")
+    assert (state.state, result.succeeded, state.paper_id) == (JobStatus.DONE, True, "p")
     assert [(p.step, p.values) for p in result.metrics] == [(1, {"training_loss": 0.5})]
     assert result.metrics_left_out == 2
-    assert client.log("a-job", stream="stderr").data == b"to stderr\n"
-    part = client.log("a-job", 9)
-    assert part.data.startswith(b'{"step": 1')
-    assert part.ended
-    (artifact,) = client.artifacts("a-job")
+    assert list(client.parts("a-job", stream="stderr")) == [b"to stderr\n"]
+    (artifact,) = state.artifacts
     content = client.artifact("a-job", artifact)
     assert content.startswith(b"one ")
     assert b"AWS" not in content
@@ -90,7 +87,7 @@ def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Exe
     client = executor.client()
     _, result = ran(executor, "chatty", PRINTED)
     stdout, stderr = (b"".join(client.parts("chatty", stream=n)) for n in ("stdout", "stderr"))
-    assert len(client.log("chatty").data) == LOG_BYTES  # one response is not the log
+    assert len(next(client.parts("chatty"))) == LOG_BYTES  # one response is not the log
     assert stdout.startswith(b"x" * 1023 + b"\n")
     assert len(stdout) > SIZE
     assert stderr == b"e" * (2**20 + 5) + b"\nthe last line\n"
@@ -109,9 +106,10 @@ def test_a_log_can_be_followed_and_a_job_that_fails_says_how(executor: Executor)
     assert b"".join(parts) == b"0\n1\n2\n"
     assert len(parts) > 1
     exited = client.wait("followed")
-    aborted, _ = ran(executor, "aborts", "import os; os.abort()")
-    assert (exited.state, exited.failure) == (JobStatus.FAILED, FailureCode.EXIT_STATUS)
-    assert (aborted.state, aborted.failure) == (JobStatus.FAILED, FailureCode.SIGNAL)
+    aborted, result = ran(executor, "aborts", "import os; os.abort()")
+    assert exited.result is not None
+    assert (exited.state, exited.result.exit_code) == (JobStatus.FAILED, 3)
+    assert (aborted.state, result.signal) == (JobStatus.FAILED, signal.SIGABRT)
 
 
 def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
@@ -243,12 +241,13 @@ def test_the_profile_of_a_job_is_collected_where_profiles_go(tmp_path: Path) -> 
         client = service.client()
         client.submit("profiled", job(PROFILED, profile=True))
         client.submit("plain", job(PROFILED))
-        assert client.wait("profiled").state == "done"
-        (artifact,) = client.artifacts("profiled")
+        profiled = client.wait("profiled")
+        assert profiled.state == "done"
+        (artifact,) = profiled.artifacts
         assert artifact.name == "profile/i-1_pid_2/ntrace.pb"
         assert (profiles / "profiled" / artifact.name).read_text() == "trace"
         assert client.wait("plain").result is not None
-        assert client.artifacts("plain") == ()
+        assert client.status("plain").artifacts == ()
     finally:
         service.end()
 

@@ -13,8 +13,12 @@ from compilewatch import data
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs, protocol
 from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobRejectedError, JobStore
-from compilewatch.extras.executor.protocol import FailureCode, JobRequest, JobState, JobStatus
+from compilewatch.extras.executor.protocol import JobRequest, JobResult, JobState, JobStatus
+from compilewatch.extras.executor.sandbox.policy import SandboxEnding
 from compilewatch.extras.executor.trainium import price_of
+
+DONE = JobResult(ending=SandboxEnding.EXITED, exit_code=0)
+ABORTED = JobResult(ending=SandboxEnding.EXITED, signal=6)
 
 
 def request(text: str = "pass") -> JobRequest:
@@ -61,8 +65,8 @@ def test_jobs_run_in_the_order_of_their_submission_also_under_the_next_service(
 def test_a_job_ends_once(store: JobStore) -> None:
     store.submit("a", request())
     state = claimed(store)
-    assert store.finish(state, JobStatus.DONE, None, None).state is JobStatus.DONE
-    assert store.finish(state, JobStatus.FAILED, FailureCode.SIGNAL, None).state is JobStatus.DONE
+    assert store.finish(state, DONE).state is JobStatus.DONE
+    assert store.finish(state, ABORTED).state is JobStatus.DONE
     assert store.interrupted(state).state is JobStatus.DONE
     assert store.cancel("a").state is JobStatus.DONE
 
@@ -74,7 +78,7 @@ def test_an_interrupted_job_waits_again_until_it_is_lost(store: JobStore) -> Non
         assert state.attempt == attempt
         assert store.interrupted(state).state is JobStatus.QUEUED
     lost = store.interrupted(claimed(store))
-    assert (lost.state, lost.failure) == (JobStatus.LOST, FailureCode.INTERRUPTED)
+    assert (lost.state, lost.result) == (JobStatus.LOST, None)
 
 
 def test_only_the_end_of_the_last_attempt_counts_and_a_cancelled_job_has_no_other(
@@ -84,7 +88,7 @@ def test_only_the_end_of_the_last_attempt_counts_and_a_cancelled_job_has_no_othe
     first = claimed(store)
     store.interrupted(first)
     second = claimed(store)
-    assert store.finish(first, JobStatus.DONE, None, None) == second
+    assert store.finish(first, DONE) == second
     assert store.interrupted(first) == second
     assert store.cancel("a").state is JobStatus.RUNNING
     assert store.interrupted(second).state is JobStatus.CANCELLED
@@ -96,7 +100,7 @@ def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore
     state = claimed(store)
     store.attempt_folder(state).mkdir(parents=True)
     assert store.prune("9999") == ()
-    store.finish(state, JobStatus.DONE, None, None)
+    store.finish(state, DONE)
     assert store.prune("2000") == ()
     assert store.prune("9999") == ("old",)
     assert not store.attempt_folder(state).parent.exists()

@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilewatch.extras.executor.protocol import FailureCode, JobState, JobStatus
-from compilewatch.extras.executor.sandbox.policy import SandboxEnding, SandboxLimits, SandboxResult
+from compilewatch.extras.executor.protocol import JobState, JobStatus
+from compilewatch.extras.executor.sandbox.policy import (
+    SandboxEnding,
+    SandboxLimits,
+    SandboxOutcome,
+    SandboxResult,
+)
 from compilewatch.extras.papers import publication
 from compilewatch.extras.papers import records as kinds
-from compilewatch.extras.papers.execution import job_ran, run_eager, trained, trained_numbers
+from compilewatch.extras.papers.execution import run_eager, trained, trained_numbers
 from compilewatch.extras.papers.pipeline import PaperWork
 from compilewatch.extras.papers.publication import execution_data, paper_groups, render
 from compilewatch.extras.papers.records import (
@@ -194,25 +199,28 @@ def test_what_code_prints_cannot_replace_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "failure", "kind"),
+    ("outcome", "kind"),
     [
-        (JobStatus.FAILED, FailureCode.DEADLINE, FindingClass.TIMED_OUT),
-        (JobStatus.FAILED, FailureCode.MEMORY, FindingClass.OOM),
-        (JobStatus.FAILED, FailureCode.EXIT_STATUS, FindingClass.WRONG_IN_EAGER),
-        (JobStatus.FAILED, FailureCode.SIGNAL, FindingClass.CRASHED),
-        (JobStatus.LOST, FailureCode.INTERRUPTED, FindingClass.LOST),
-        (JobStatus.CANCELLED, FailureCode.CANCELLED, FindingClass.LOST),
-        (JobStatus.DONE, None, FindingClass.CRASHED),
+        ({"ending": SandboxEnding.DEADLINE}, FindingClass.TIMED_OUT),
+        ({"ending": SandboxEnding.MEMORY}, FindingClass.OOM),
+        ({"ending": SandboxEnding.NOT_STARTED}, FindingClass.LOST),
+        ({"ending": SandboxEnding.EXITED, "exit_code": 1}, FindingClass.WRONG_IN_EAGER),
+        ({"ending": SandboxEnding.EXITED, "signal": 6}, FindingClass.CRASHED),
+        ({"ending": SandboxEnding.EXITED, "exit_code": 0}, FindingClass.CRASHED),
     ],
 )
-def test_a_job_without_numbers_is_no_success(
-    state: JobStatus, failure: FailureCode | None, kind: FindingClass
+def test_a_training_without_numbers_is_no_success(
+    outcome: dict[str, Any], kind: FindingClass
 ) -> None:
-    job = JobState(key="k", state=state, submitted_at="", failure=failure)
-    ran = job_ran(job, b"done\n", b"ValueError: no")
-    local = trained(SandboxResult(ending=SandboxEnding.EXITED, exit_code=0, stdout=b"done\n"))
-    assert [finding.kind for finding in local.findings] == [FindingClass.CRASHED]
+    ran = trained(SandboxOutcome(**outcome), b"done\n", b"ValueError: no")
     assert [finding.kind for finding in ran.findings] == [kind]
+    assert ran.numbers == {"execution_success": 0.0, "execution_time_seconds": 0.0}
+
+
+def test_a_job_that_is_lost_has_no_time() -> None:
+    job = JobState(key="k", state=JobStatus.LOST, submitted_at="", message="the service ended")
+    ran = trained(None, b"done\n", b"", job)
+    assert [finding.text for finding in ran.findings] == ["lost: lost: the service ended"]
     assert ran.numbers == {"execution_success": 0.0}
 
 

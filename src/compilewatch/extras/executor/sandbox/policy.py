@@ -103,6 +103,11 @@ class SandboxOutcome(Record, frozen=True, kw_only=True):
     stderr_truncated: bool = False
     artifacts_left_out: int = 0
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether the command exited with 0, which says nothing about what it did."""
+        return self.ending is SandboxEnding.EXITED and self.exit_code == 0
+
 
 class SandboxResult(SandboxOutcome, frozen=True, kw_only=True):
     """What became of one run. `stdout`, `stderr` and `files` (path below `OUTPUT_FOLDER` ->
@@ -112,11 +117,6 @@ class SandboxResult(SandboxOutcome, frozen=True, kw_only=True):
     stdout: bytes = b""
     stderr: bytes = b""
     files: dict[str, bytes] = {}
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the command exited with 0, which says nothing about what it did."""
-        return self.ending is SandboxEnding.EXITED and self.exit_code == 0
 
 
 STDOUT, STDERR, RESULT_FILE, LOCK_FILE = "stdout.log", "stderr.log", "result.msgpack", "lock"
