@@ -17,7 +17,7 @@ from compilewatch.extras.papers import Prompt, Role
 from compilewatch.extras.papers import records as kinds
 from compilewatch.extras.papers.calls import Caller, ModelPrice, load_rules
 from compilewatch.extras.papers.execution import SandboxRunner
-from compilewatch.extras.papers.libraries import FolderLibrary
+from compilewatch.extras.papers.libraries import FolderLibrary, PaperQuery
 from compilewatch.extras.papers.pipeline import Observer, Pipeline
 from compilewatch.extras.papers.providers import BedrockProvider, ScriptedProvider
 from compilewatch.extras.papers.records import CodeVersion, ModelCall, PipelineStage, StageResult
@@ -149,9 +149,8 @@ def served(
         provider.close()
 
 
-def papers_of(folder: Path, cache: Path, count: int) -> tuple[kinds.Paper, ...]:
-    library = FolderLibrary(PapersSettings(folder=str(folder)), cache=cache)
-    return library.find("", count)
+def papers_of(folder: Path, count: int) -> tuple[kinds.Paper, ...]:
+    return FolderLibrary(PapersSettings(folder=str(folder))).find(PaperQuery(), count)
 
 
 def some_papers(tmp_path: Path, count: int) -> tuple[kinds.Paper, ...]:
@@ -161,7 +160,7 @@ def some_papers(tmp_path: Path, count: int) -> tuple[kinds.Paper, ...]:
     for number in range(count):
         text = f"# Gates of kind {number}\n\n" + f"A gate of kind {number} weighs a branch. " * 12
         (folder / f"paper-{number:02}.md").write_text(text)
-    return papers_of(folder, tmp_path, count)
+    return papers_of(folder, count)
 
 
 def pipeline(
@@ -182,7 +181,7 @@ def pipeline(
     checkers += [trainer or FakeChecker(PipelineStage.EXECUTE)]
     return Pipeline(
         store,
-        FolderLibrary(PapersSettings(folder=str(outputs)), cache=outputs / "cache"),
+        FolderLibrary(PapersSettings(folder=str(outputs))),
         Caller(store.ledger, provider, load_rules(), PRICE, limits, ids, sleep=lambda _: None),
         runner or FakeRunner(),
         *checkers,

@@ -50,7 +50,7 @@ selection = options.together(
         "--query",
         "text",
         metavar="TEXT",
-        help="Words, or a query of OpenSearch's language as JSON.",
+        help="Words, or for OpenSearch a query of its language as JSON.",
     ),
     click.option("--random", "draw", is_flag=True, help="Draw papers at random."),
     _most("--max-papers", type=_MOST_PAPERS, help="How many papers at most."),
@@ -131,7 +131,7 @@ def find(
 
     Raises UsageError.
     """
-    from compilewatch.extras.papers.libraries import open_library
+    from compilewatch.extras.papers.libraries import PaperQuery, open_library
 
     names = ("paper_id", "recent_days", "text", "draw", "max_papers")
     paper_id, recent_days, text, draw, max_papers = map(flags.pop, names)
@@ -140,22 +140,20 @@ def find(
         raise UsageError("use one of --paper-id, --recent-days and --query")
     if required and not selections and not draw:
         raise UsageError("select papers with --paper-id, --recent-days, --query or --random")
-    query: Any = text or ""
     if text is not None and not text.strip():
         raise UsageError("--query is empty: give words or a query as JSON")
-    if query.lstrip().startswith(("{", "[")):
+    query = PaperQuery(words=text or "", paper=paper_id or "")
+    if query.words.lstrip().startswith(("{", "[")):
         try:
-            query = msgspec.json.decode(query, type=dict[str, Any])
+            clause = msgspec.json.decode(query.words, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             example = '{"match_all": {}}'
             raise UsageError(f"--query is no JSON object such as {example}: {error}") from None
-        if set(query) == {"query"}:  # a complete request body
-            query = query["query"]
-    elif paper_id:
-        query = {"ids": {"values": [paper_id]}}
+        # Of a complete request body, the query.
+        query = PaperQuery(clause=clause["query"] if set(clause) == {"query"} else clause)
     elif recent_days is not None:
-        query = {"range": {"ingested_at": {"gte": f"now-{round(recent_days * 1440)}m"}}}
-    library = open_library(settings.papers, cache=settings.cache_folder or config.cache_folder())
+        query = PaperQuery(minutes=round(recent_days * 1440))
+    library = open_library(settings.papers)
     return library, library.find(query, max_papers, random=draw)
 
 

@@ -4,14 +4,13 @@ Libraries raise SourceError or UsageError, each one line.
 """
 
 import contextlib
-import hashlib
 import io
 import logging
 import re
 import sqlite3
 import time
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,11 +18,10 @@ from random import shuffle
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from compilewatch.config import PapersSettings
 from compilewatch.errors import OsErrorsAs, SourceError, UsageError
 from compilewatch.extras.papers.records import Paper
+from compilewatch.records import Record
 
 CHARACTERS_PER_TOKEN = 3.0
 """Fewer than the four of English text, so that the estimate is rather too high."""
@@ -171,17 +169,23 @@ def html_text(source: str) -> str:
     return parser.text.getvalue()
 
 
-SUFFIXES = frozenset({".pdf", ".tex", ".html", ".htm", ".md", ".txt"})
-INDEXED_TOKENS = 60_000
-VERSION = 3
-"""Raised when what is indexed changes; an index of another version is built again."""
+class PaperQuery(Record, frozen=True, kw_only=True):
+    """Which papers to list: those that the one field that is set selects; none: all papers.
 
-_SCHEMA = """
-CREATE VIRTUAL TABLE paper USING fts5(id UNINDEXED, path UNINDEXED, size UNINDEXED,
-  mtime_ns UNINDEXED, ingested UNINDEXED, record UNINDEXED, title, abstract, authors, body,
-  tokenize = 'porter unicode61');
-"""
-_FIELDS = ("title", "abstract", "authors", "body")
+    `words` are searched for; `minutes`: ingested in the last so many; `clause` is one of
+    OpenSearch's query language.
+    """
+
+    words: str = ""
+    paper: str = ""
+    minutes: int | None = None
+    clause: dict[str, Any] | None = None
+
+
+SUFFIXES = frozenset({".pdf", ".tex", ".html", ".htm", ".md", ".txt"})
+
+SEARCHED_TOKENS = 4_000
+"""Of each file, so that a search reads the first pages of a PDF and not all of it."""
 
 
 class FolderLibrary:
@@ -189,80 +193,39 @@ class FolderLibrary:
 
     name = "folder"
 
-    def __init__(self, settings: PapersSettings, *, cache: Path) -> None:
+    def __init__(self, settings: PapersSettings) -> None:
         self._folder = Path(settings.folder).absolute()
-        digest = hashlib.sha256(str(self._folder).encode()).hexdigest()[:16]
-        self._index = cache / "papers" / f"{digest}-{VERSION}.sqlite"
 
-    def find(
-        self, query: str | Mapping[str, Any], most: int, *, random: bool = False
-    ) -> tuple[Paper, ...]:
-        """Return at most `most` papers, the best or newest first, or drawn at random.
-
-        `query` are words (none: all papers), or a clause of OpenSearch's query language.
-        """
+    def find(self, query: PaperQuery, most: int, *, random: bool = False) -> tuple[Paper, ...]:
+        """Return at most `most` papers, the best or newest first, or drawn at random."""
         if not self._folder.is_dir():
             raise SourceError(
                 f"the folder of papers {self._folder} does not exist: create it, or name another "
                 "with --folder"
             )
-        with self._opened() as database:
-            self._update(database)
-            condition, values = _condition(query)
-            rows = database.execute(f"SELECT record FROM {condition}", values).fetchall()
+        if query.clause is not None:
+            raise UsageError(
+                "a folder of papers is searched by words: give words, or set OPENSEARCH_ENDPOINT"
+            )
+        files = self._files()
+        if query.paper:
+            files = [path for path in files if path.stem == query.paper]
+        if query.minutes is not None:
+            since = time.time() - query.minutes * 60
+            files = [path for path in files if path.stat().st_mtime >= since]
+        if query.words:
+            files = _ranked(files, query.words)
         if random:
-            shuffle(rows)
-        return tuple(msgspec.json.decode(row[0], type=Paper) for row in rows[:most])
+            shuffle(files)
+        return tuple(describe(path)[0] for path in files[:most])
 
     def fetch(self, paper: Paper) -> bytes:
         """Return the original file of a paper: PDF, LaTeX, HTML or text."""
         with OsErrorsAs(SourceError, f"{paper.location} cannot be read"):
             return Path(paper.location).read_bytes()
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self._index.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(self._index, timeout=30.0)
-        except (OSError, sqlite3.Error) as error:
-            raise SourceError(f"the index {self._index} cannot be opened: {error}") from None
-        try:
-            with database:
-                if not database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-                    database.execute(_SCHEMA)
-                yield database
-        except sqlite3.DatabaseError as error:
-            raise SourceError(f"the index {self._index} is damaged ({error}): delete it") from None
-        finally:
-            database.close()
-
-    def _update(self, database: sqlite3.Connection) -> None:
-        """Index files that are new or have changed, and forget those that were deleted."""
-        rows = database.execute("SELECT id, path, size, mtime_ns FROM paper")
-        known = {name: tuple(state) for name, *state in rows}
-        stats = {name: (path, path.stat()) for name, path in self._files().items()}
-        files = {n: (str(path), s.st_size, s.st_mtime_ns) for n, (path, s) in stats.items()}
-        for name in [name for name, state in known.items() if files.get(name) != state]:
-            database.execute("DELETE FROM paper WHERE id = ?", (name,))
-        for name in [name for name, state in files.items() if known.get(name) != state]:
-            path, stat = stats[name]
-            about = describe(path)
-            paper = Paper(
-                id=name,
-                title=about["title"],
-                library=self.name,
-                location=str(path),
-                abstract=about["abstract"],
-                authors=tuple(author for author in about["authors"].split("; ") if author),
-                date=about["date"],
-                ingested_at=datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
-                license=about["license"] or None,
-            )
-            known_of = (name, *files[name], stat.st_mtime, msgspec.json.encode(paper))
-            row = (*known_of, *(about[field] for field in _FIELDS))
-            database.execute(f"INSERT INTO paper VALUES ({', '.join('?' * len(row))})", row)
-
-    def _files(self) -> dict[str, Path]:
+    def _files(self) -> list[Path]:
+        """The files of all papers, the newest first."""
         files: dict[str, Path] = {}
         for path in sorted(self._folder.rglob("*")):
             hidden = any(part.startswith(".") for part in path.relative_to(self._folder).parts)
@@ -272,68 +235,61 @@ class FolderLibrary:
             if path.stem in files and files[path.stem].suffix != ".pdf":
                 continue
             files[path.stem] = path
-        return files
+        return sorted(files.values(), key=lambda path: (-path.stat().st_mtime, path.stem))
 
 
-def _condition(query: str | Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    """What follows `FROM` in the query of SQL, with its values. Raises UsageError."""
-    if isinstance(query, str):
-        return _matching(_words(query))
-    fields: dict[str, Any] = {}
-    match query if len(query) == 1 else {}:
-        case {"match_all": _}:
-            return _matching("")
-        case {"ids": {"values": [str() as name]}}:
-            return "paper WHERE id = ?", (name,)
-        case {"range": {"ingested_at": {"gte": str() as since}}} if since.startswith("now-"):
-            minutes = int(re.sub(r"\D", "", since) or 0)
-            condition = "paper WHERE ingested >= ? ORDER BY ingested DESC, id"
-            return condition, (time.time() - minutes * 60,)
-        case {"match": dict() as named} if len(named) == 1:
-            fields = {n: v.get("query", "") if isinstance(v, dict) else v for n, v in named.items()}
-        case {"multi_match": dict() as several}:
-            names = [str(name).partition("^")[0] for name in several.get("fields", _FIELDS)]
-            fields = dict.fromkeys(names, several.get("query", ""))
-    if not fields or not set(fields) <= set(_FIELDS):
-        raise UsageError(
-            "a folder of papers only understands match_all, match and multi_match on title, "
-            "abstract, authors and body: use words, or set OPENSEARCH_ENDPOINT"
+def _ranked(files: Sequence[Path], words: str) -> list[Path]:
+    """The files with at least one of the words, the best first. Raises UsageError."""
+    terms = re.findall(r"\w+", words)
+    if not terms:
+        raise UsageError(f"the query {words!r} contains no word")
+    with contextlib.closing(sqlite3.connect(":memory:")) as index:
+        index.execute(
+            "CREATE VIRTUAL TABLE paper USING fts5"
+            "(title, abstract, authors, body, tokenize = 'porter unicode61')"
         )
-    return _matching(" OR ".join(f"{{{name}}} : ({_words(str(v))})" for name, v in fields.items()))
+        for number, path in enumerate(files):
+            paper, body = describe(path)
+            row = (number, paper.title, paper.abstract, " ".join(paper.authors), body)
+            index.execute(
+                "INSERT INTO paper (rowid, title, abstract, authors, body) VALUES (?, ?, ?, ?, ?)",
+                row,
+            )
+        any_of = " OR ".join(f'"{term}"' for term in terms)
+        rows = index.execute(
+            "SELECT rowid FROM paper WHERE paper MATCH ? ORDER BY rank, rowid", (any_of,)
+        )
+        return [files[number] for (number,) in rows]
 
 
-def _matching(words: str) -> tuple[str, tuple[Any, ...]]:
-    if not words:
-        return "paper ORDER BY ingested DESC, id", ()
-    return "paper WHERE paper MATCH ? ORDER BY rank, id", (words,)
-
-
-def _words(text: str) -> str:
-    words = re.findall(r"\w+", text)
-    if text.strip() and not words:
-        raise UsageError(f"the query {text!r} contains no word")
-    return " OR ".join(f'"{word}"' for word in words)
-
-
-def describe(path: Path) -> dict[str, str]:
-    """Title, authors, date, license, abstract and body of a file, as far as they are in it.
+def describe(path: Path) -> tuple[Paper, str]:
+    """What a file says of its paper, and the beginning of its text.
 
     A file that cannot be read is listed with its name, so that reading it can report why.
     """
-    about = dict.fromkeys(("authors", "date", "license", "abstract", "body"), "")
+    about = dict.fromkeys(("authors", "date", "license", "abstract"), "")
     about["title"] = path.stem.replace("-", " ").replace("_", " ")
-    try:
+    body = ""
+    with contextlib.suppress(OSError, UnreadableError):
         data = path.read_bytes()
-        about["body"] = read_text(data, max_tokens=INDEXED_TOKENS).text
-        kind = format_of(data)
-    except (OSError, UnreadableError):
-        return about
-    source = about["body"] if kind == "pdf" else data.decode("utf-8", "ignore")
-    for name, pattern in _PATTERNS.get(kind, _PATTERNS["text"]).items():
-        if passage := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
-            about[name] = " ".join(re.sub(r"<[^>]+>", " ", passage[1]).split())[:2000]
-    about["authors"] = re.sub(r"\s*(?:\\and|\band\b|,|;)\s*", "; ", about["authors"])
-    return about
+        body, kind, _ = read_text(data, max_tokens=SEARCHED_TOKENS)
+        source = body if kind == "pdf" else data.decode("utf-8", "ignore")
+        for name, pattern in _PATTERNS[kind].items():
+            if passage := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
+                about[name] = " ".join(re.sub(r"<[^>]+>", " ", passage[1]).split())[:2000]
+    authors = re.split(r"\s*(?:\\and|\band\b|,|;)\s*", about["authors"])
+    paper = Paper(
+        id=path.stem,
+        title=about["title"],
+        library=FolderLibrary.name,
+        location=str(path),
+        abstract=about["abstract"],
+        authors=tuple(filter(None, authors)),
+        date=about["date"],
+        ingested_at=datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(),
+        license=about["license"] or None,
+    )
+    return paper, body
 
 
 _PATTERNS: dict[str, dict[str, Any]] = {
@@ -385,15 +341,16 @@ class OpenSearchLibrary:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
 
-    def find(
-        self, query: str | Mapping[str, Any], most: int, *, random: bool = False
-    ) -> tuple[Paper, ...]:
+    def find(self, query: PaperQuery, most: int, *, random: bool = False) -> tuple[Paper, ...]:
         """See `FolderLibrary.find`."""
-        clause: Mapping[str, Any] = {"match_all": {}}
-        if isinstance(query, Mapping):
-            clause = query
-        elif query:
-            clause = {"multi_match": {"query": query, "fields": ["title", "abstract", "authors"]}}
+        clause: dict[str, Any] = query.clause or {"match_all": {}}
+        if query.paper:
+            clause = {"ids": {"values": [query.paper]}}
+        elif query.minutes is not None:
+            clause = {"range": {"ingested_at": {"gte": f"now-{query.minutes}m"}}}
+        elif query.words:
+            fields = ["title", "abstract", "authors"]
+            clause = {"multi_match": {"query": query.words, "fields": fields}}
         body: dict[str, Any] = {"query": clause, "size": most, "_source": list(FIELDS)}
         if random:
             body["query"] = {"function_score": {"query": clause, "random_score": {}}}
@@ -521,8 +478,8 @@ def _reason(error: Exception) -> str:
 PaperLibrary = FolderLibrary | OpenSearchLibrary
 
 
-def open_library(settings: PapersSettings, *, cache: Path) -> PaperLibrary:
+def open_library(settings: PapersSettings) -> PaperLibrary:
     """The library that the settings name; `auto` is OpenSearch if its endpoint is set."""
     endpoint = settings.library == "auto" and settings.opensearch_endpoint
     opensearch = endpoint or settings.library == "opensearch"
-    return OpenSearchLibrary(settings) if opensearch else FolderLibrary(settings, cache=cache)
+    return OpenSearchLibrary(settings) if opensearch else FolderLibrary(settings)

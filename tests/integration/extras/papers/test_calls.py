@@ -293,7 +293,7 @@ def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
 
 def run(outputs: Path, observer: Observer = lambda _: None) -> tuple[records.PaperSummary, ...]:
     """Run the shipped papers on prepared replies."""
-    papers = world.papers_of(world.INPUTS / "library", outputs / "cache", 3)
+    papers = world.papers_of(world.INPUTS / "library", 3)
     provider = ScriptedProvider(world.REPLIES)
     return world.pipeline(outputs, provider, papers, observer=observer).run(papers)
 

@@ -19,14 +19,14 @@ import pytest
 from compilewatch.cli import group
 from compilewatch.config import PapersSettings
 from compilewatch.errors import CompilewatchError, SourceError, UsageError
-from compilewatch.extras.papers.libraries import PaperLibrary, open_library
+from compilewatch.extras.papers.libraries import PaperLibrary, PaperQuery, open_library
 from tests.aws import no_configuration
 from tests.papers import INPUTS, some_papers
 from tests.serving import JsonHandler, serving
 
 INDEX = "research-papers-v2"
 DAYS = {"gated-residual.tex": 0.1, "low-rank-mixing.md": 3, "cosine-attention.html": 30}
-ALL: dict[str, Any] = {"match_all": {}}
+ALL = PaperQuery()
 MULTI = {"multi_match": {"query": "temperature", "fields": ["title", "abstract"]}}
 
 
@@ -45,66 +45,50 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(folder: Path, tmp_path: Path) -> PaperLibrary:
-    return open_library(PapersSettings(folder=str(folder)), cache=tmp_path / "cache")
+def library(folder: Path) -> PaperLibrary:
+    return open_library(PapersSettings(folder=str(folder)))
 
 
-def ids(library: PaperLibrary, query: Any, most: int = 9, *, random: bool = False) -> list[str]:
+def ids(
+    library: PaperLibrary, query: PaperQuery, most: int = 9, *, random: bool = False
+) -> list[str]:
     return [paper.id for paper in library.find(query, most, random=random)]
 
 
-def by_id(paper: str) -> dict[str, Any]:
-    return {"ids": {"values": [paper]}}
-
-
-def since(minutes: int) -> dict[str, Any]:
-    return {"range": {"ingested_at": {"gte": f"now-{minutes}m"}}}
-
-
 def test_a_paper_of_a_folder_is_found_with_all_that_is_known_of_it(library: PaperLibrary) -> None:
-    (paper,) = library.find(by_id("low-rank-mixing"), 1)
+    (paper,) = library.find(PaperQuery(paper="low-rank-mixing"), 1)
     assert paper.title == "Token Mixing through a Bottleneck of Low Rank"
     assert paper.authors == ("The compilewatch authors",)
     assert (paper.date, paper.library) == ("2026-11-02", "folder")
     assert "rank r" in paper.abstract
-    (other,) = library.find(by_id("gated-residual"), 1)
+    (other,) = library.find(PaperQuery(paper="gated-residual"), 1)
     assert library.fetch(other) == (INPUTS / "library" / "gated-residual.tex").read_bytes()
 
 
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        (by_id("unknown"), []),
-        (since(7 * 24 * 60), ["gated-residual", "low-rank-mixing"]),
-        (since(12 * 60), ["gated-residual"]),
-        ("temperature", ["cosine-attention"]),
-        ("bottleneck gates", ["gated-residual", "low-rank-mixing"]),
-        ({"match": {"title": "bottleneck"}}, ["low-rank-mixing"]),
-        (MULTI, ["cosine-attention"]),
-        (ALL, ["cosine-attention", "gated-residual", "low-rank-mixing"]),
+        (PaperQuery(paper="unknown"), []),
+        (PaperQuery(minutes=7 * 24 * 60), ["gated-residual", "low-rank-mixing"]),
+        (PaperQuery(minutes=12 * 60), ["gated-residual"]),
+        (PaperQuery(words="temperature"), ["cosine-attention"]),
+        (PaperQuery(words="bottleneck gates"), ["gated-residual", "low-rank-mixing"]),
+        (PaperQuery(words="bottlenecks mixing"), ["low-rank-mixing"]),
+        (ALL, ["gated-residual", "low-rank-mixing", "cosine-attention"]),
     ],
 )
-def test_papers_of_a_folder_are_found_by_time_by_words_and_in_the_language_of_opensearch(
-    library: PaperLibrary, query: Any, expected: list[str]
+def test_papers_of_a_folder_are_found_by_id_by_time_and_by_words(
+    library: PaperLibrary, query: PaperQuery, expected: list[str]
 ) -> None:
-    newest_first = isinstance(query, dict) and "range" in query
-    assert (ids(library, query) if newest_first else sorted(ids(library, query))) == expected
+    found_ids = ids(library, query)
+    assert (sorted(found_ids) if query.words else found_ids) == expected
     assert sorted(ids(library, query, random=True)) == sorted(expected)
     assert len(ids(library, query, 2)) == min(2, len(expected))
 
 
-def test_a_folder_is_indexed_again_where_it_changed_and_a_damaged_index_is_said(
-    folder: Path, library: PaperLibrary, tmp_path: Path
-) -> None:
-    assert ids(library, "zebra") == []
-    (folder / "gated-residual.tex").write_text("\\documentclass{article} zebra " * 20)
-    (folder / "low-rank-mixing.md").unlink()
-    assert ids(library, "zebra") == ["gated-residual"]
-    assert ids(library, "bottleneck") == []
-    (index,) = (tmp_path / "cache" / "papers").glob("*.sqlite")
-    index.write_bytes(b"no database" * 1000)
-    with pytest.raises(SourceError, match="delete it"):
-        ids(library, "gates")
+def test_what_is_rare_and_said_often_comes_first(folder: Path, library: PaperLibrary) -> None:
+    (folder / "zebras.md").write_text("# Zebras\n\n" + "Zebras have gates. " * 20)
+    assert ids(library, PaperQuery(words="zebra gates"))[0] == "zebras"
 
 
 # --- OpenSearch ---
@@ -147,9 +131,9 @@ def served(document: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
         yield url, bodies
 
 
-def opensearch(url: str, folder: Path, **settings: str) -> PaperLibrary:
+def opensearch(url: str, **settings: str) -> PaperLibrary:
     place = {"opensearch_endpoint": url, "s3_endpoint_url": url, "region": "us-west-2"}
-    return open_library(PapersSettings(**place, **settings), cache=folder)  # type: ignore[arg-type]
+    return open_library(PapersSettings(**place, **settings))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -159,17 +143,20 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("credentials")
-def test_opensearch_is_asked_in_its_language(tmp_path: Path) -> None:
+def test_opensearch_is_asked_in_its_language() -> None:
     fields = ["title", "abstract", "authors"]
-    drawn = {"function_score": {"query": ALL, "random_score": {}}}
+    drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {}}}
+    since = {"range": {"ingested_at": {"gte": "now-720m"}}}
+    queries: list[dict[str, Any]] = [{"paper": "1"}, {"minutes": 720}, {"words": "x y"}]
     with served(DOCUMENT) as (url, bodies):
-        library = opensearch(url, tmp_path)
-        for query in (by_id("1"), since(720), "x y", MULTI):
-            library.find(query, 2)
-        (paper,) = library.find("", 2, random=True)
+        library = opensearch(url)
+        for query in (*queries, {"clause": MULTI}):
+            library.find(PaperQuery(**query), 2)
+        (paper,) = library.find(ALL, 2, random=True)
         assert library.fetch(paper) == b'"/papers/gates.tex"'
     words = {"multi_match": {"query": "x y", "fields": fields}}
-    assert [body["query"] for body in bodies] == [by_id("1"), since(720), words, MULTI, drawn]
+    by_id = {"ids": {"values": ["1"]}}
+    assert [body["query"] for body in bodies] == [by_id, since, words, MULTI, drawn]
     assert {body["size"] for body in bodies} == {2}
     assert bodies[1]["sort"] == [{"ingested_at": {"order": "desc"}}]
     assert (paper.id, paper.title, paper.authors) == ("1", "Gates", ("A", "B"))
@@ -181,14 +168,14 @@ def test_opensearch_is_asked_in_its_language(tmp_path: Path) -> None:
     ("service", "index", "query", "message"),
     [
         (DOCUMENT, "another", ALL, "no index another"),
-        (DOCUMENT, INDEX, {"nonsense": {}}, "rejects the query: unknown query"),
+        (DOCUMENT, INDEX, PaperQuery(clause={"nonsense": {}}), "rejects the query: unknown query"),
         ({"name": "x"}, INDEX, ALL, "without the field `title`"),
         ("a page", INDEX, ALL, "correct OPENSEARCH_ENDPOINT"),
         ("nobody", INDEX, ALL, "does not respond"),
     ],
 )
 def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
-    tmp_path: Path, service: Any, index: str, query: dict[str, Any], message: str
+    service: Any, index: str, query: PaperQuery, message: str
 ) -> None:
     with contextlib.ExitStack() as stack:
         url = "http://127.0.0.1:9"
@@ -196,7 +183,7 @@ def test_an_endpoint_that_does_not_fit_is_said_in_one_line(
             url = stack.enter_context(serving(BaseHTTPRequestHandler))
         elif service != "nobody":
             url, _ = stack.enter_context(served(service))
-        library = opensearch(url, tmp_path, opensearch_index=index)
+        library = opensearch(url, opensearch_index=index)
         with pytest.raises((UsageError, SourceError), match=message) as error:
             library.find(query, 1)
     assert "<" not in str(error.value)
@@ -231,7 +218,7 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ((*RUN, "--max-usd", "1"), MODEL, "no price of some.model"),
         *(
             (("find", "--query", query), {}, "")
-            for query in ('{"match": ', "[1]", '{"nonsense": {}}', "  ", "?!")
+            for query in ('{"match": ', "[1]", '{"match_all": {}}', "  ", "?!")
         ),
         (("find", "--query", "x", "--paper-id", "y"), {}, "use one of"),
         (("run", "--provider", "scripted"), {}, "select papers with"),
