@@ -29,33 +29,7 @@ from compilewatch.retry import retrying
 if TYPE_CHECKING:
     from compilewatch.extras.papers.providers import Provider
 
-DATASETS: dict[str, str] = {
-    "cifar10": "synthetic_small",
-    "cifar100": "synthetic_small",
-    "mnist": "synthetic_small",
-    "fashion_mnist": "synthetic_small",
-    "imdb": "synthetic_medium",
-    "wikitext2": "synthetic_medium",
-    "synthetic_small": "synthetic_small",
-    "synthetic_medium": "synthetic_medium",
-    "synthetic_tabular": "synthetic_tabular",
-}
-"""Dataset -> the synthetic one that replaces it offline. Sandboxed code never has a network."""
-
-DEFAULT = "synthetic_small"
-
-
 _Kind = TypeVar("_Kind")
-
-
-def offline(name: str) -> tuple[str, str]:
-    """The dataset that is used in place of a recommended one, and a sentence about it."""
-    used = DATASETS.get(name, DEFAULT)
-    if name not in DATASETS:
-        return used, f"the plan names no known dataset, so {used} is used"
-    if used == name:
-        return used, f"{used}, as recommended"
-    return used, f"{used} in place of {name}: sandboxed code has no network"
 
 
 class Rule(data.Reviewed, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,19 +67,9 @@ def load_rules(path: Path | None = None) -> PaperRules:
     return msgspec.structs.replace(first, rule=(*first.rule, *further))
 
 
-class _BoundInput(msgspec.Struct, frozen=True):
-    symbol: str
-    shape: tuple[int, ...]
-
-
-class _BoundAttribute(msgspec.Struct, frozen=True):
-    symbol: str
-    attribute: str
-
-
 class _Code(msgspec.Struct, frozen=True):
     source: str
-    bindings: tuple[kinds.Binding[tuple[_BoundInput, ...], tuple[_BoundAttribute, ...]], ...] = ()
+    bindings: tuple[kinds.Binding, ...] = ()
     declined: str = ""
 
 
@@ -145,8 +109,8 @@ gives a
 formula, write its right-hand side as one Python expression over the claim's symbols with these
 functions: sigmoid, tanh, softmax, relu, exp, log, sqrt, sum, mean, norm, matmul, transpose;
 otherwise
-leave `formula` empty. Recommend a dataset: one that the paper uses if it is in the list, else a
-synthetic one. Write what the paper leaves open into `unclear`; do not invent it."""
+leave `formula` empty. Name the dataset that the paper uses, if any. Write what the paper leaves
+open into `unclear`; do not invent it."""
 
 _GENERATE = f"""You write one Python module with PyTorch that implements a paper's contribution.
 {_DATA}
@@ -176,7 +140,7 @@ _SEVERITIES = ("serious", "minor")
 _ROLES = {
     "plan": Role(
         system=_PLAN,
-        schema=_schema(kinds.PaperPlan, operations=sorted(OPERATIONS), dataset=sorted(DATASETS)),
+        schema=_schema(kinds.PaperPlan, operations=sorted(OPERATIONS)),
         max_tokens=4_000,
     ),
     "generate": Role(system=_GENERATE, schema=_schema(_Code), max_tokens=12_000),
@@ -289,7 +253,7 @@ def plan_of(call: ModelCall) -> kinds.PaperPlan:
     return msgspec.structs.replace(plan, claims=tuple(claims))
 
 
-def code_of(call: ModelCall) -> tuple[str, tuple[kinds.CodeBinding, ...]]:
+def code_of(call: ModelCall) -> tuple[str, tuple[kinds.Binding, ...]]:
     """A module and its bindings. Raises FoundError for a truncated, declined or empty reply."""
     stage = PipelineStage.GENERATE
     reply = _decoded(call, _Code, stage)
@@ -298,16 +262,7 @@ def code_of(call: ModelCall) -> tuple[str, tuple[kinds.CodeBinding, ...]]:
             evidence = f"the model declines: {' '.join(reply.declined.split())[:300]}"
             raise kinds.FoundError(FindingClass.DECLINED, stage, evidence)
         raise kinds.FoundError(FindingClass.MALFORMED, stage, "the reply contains no code")
-    bindings = tuple(
-        kinds.Binding(
-            claim=bound.claim,
-            module=bound.module,
-            inputs={i.symbol: i.shape for i in bound.inputs},
-            attributes={a.symbol: a.attribute for a in bound.attributes},
-        )
-        for bound in reply.bindings
-    )
-    return without_binary(reply.source).rstrip() + "\n", bindings
+    return without_binary(reply.source).rstrip() + "\n", reply.bindings
 
 
 def review_of(call: ModelCall) -> kinds.Review:
@@ -426,13 +381,7 @@ class Caller:
         """The key of a call in the ledger: everything that can change its reply."""
         return digest(
             {
-                # As one record had these fields: stored calls keep their keys.
-                "prompt": {
-                    **msgspec.structs.asdict(prompt.role),
-                    "text": prompt.text,
-                    "schema_name": prompt.labels["role"],
-                    "labels": prompt.labels,
-                },
+                "prompt": prompt,
                 "model": self.provider.model,
                 "provider": self.provider.name,
                 "rules": self.rules.sha256,

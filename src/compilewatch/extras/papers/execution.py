@@ -39,6 +39,9 @@ Kind = TypeVar("Kind")
 SCRIPT = "main.py"
 SOURCE_MODULE = f"{kinds.GENERATED_MODULE}.py"
 
+RETURNED = "returned.json"
+"""What submodules returned, which a second sandbox compares with the formulas."""
+
 EAGER_LIMITS = SandboxLimits(
     deadline_seconds=120.0,
     memory_bytes=4 * 2**30,
@@ -160,8 +163,7 @@ def run_eager(
             no_formula = "the plan gives no formula to compute"
             return eager, kinds.StageResult(stage=formula_stage, detail=no_formula)
         # The formulas are text of a model too, so they are computed in a sandbox of their own.
-        # No folder: a file in `out` there would be taken for a result of the comparison.
-        returned = {name: data for name, data in result.files.items() if "/" not in name}
+        returned = {RETURNED: result.files.get(RETURNED, b"")}
         files = _files("compare", **asked, formulas=formulas)
         compared = runner.run({**returned, **files}, limits)
         return eager, kinds.StageResult(

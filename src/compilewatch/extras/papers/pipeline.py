@@ -10,6 +10,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,27 +40,20 @@ class _StoppedError(Exception):
     """No further stage of this paper can run."""
 
 
+@dataclass(frozen=True)
 class Pipeline:
     """What all papers of a run share. With `until` = `generate`, no code is run or reviewed."""
 
-    def __init__(
-        self,
-        store: PaperStore,
-        library: libraries.PaperLibrary,
-        caller: calls.Caller,
-        runner: execution.SandboxRunner,
-        sweeper: execution.Sweeper,
-        trainer: execution.Trainer,
-        *,
-        max_paper_tokens: int = 40_000,
-        max_repairs: int = 3,
-        observer: Observer = lambda _: None,
-        until: PipelineStage = PipelineStage.EXECUTE,
-    ) -> None:
-        self.store, self.library, self.caller = store, library, caller
-        self.runner, self.sweeper, self.trainer = runner, sweeper, trainer
-        self.max_paper_tokens, self.max_repairs = max_paper_tokens, max_repairs
-        self.observer, self.until = observer, until
+    store: PaperStore
+    library: libraries.PaperLibrary
+    caller: calls.Caller
+    runner: execution.SandboxRunner
+    sweeper: execution.Sweeper
+    trainer: execution.Trainer
+    max_paper_tokens: int = 40_000
+    max_repairs: int = 3
+    observer: Observer = lambda _: None
+    until: PipelineStage = PipelineStage.EXECUTE
 
     def run(self, papers: Sequence[kinds.Paper], jobs: int = 1) -> tuple[kinds.PaperSummary, ...]:
         """Process papers, so many at a time, and return their summaries in the same order.
@@ -227,13 +221,13 @@ class PaperWork:
         stage = PipelineStage.PLAN
         prompt = calls.plan_prompt(self.paper, text, self.pipeline.caller.rules)
         plan, call, key = self._reply(calls.plan_of, prompt, stage, self.raw_sha256)
-        used, sentence = calls.offline(plan.dataset)
+        dataset = kinds.one_line(plan.dataset)
         self._once(
             stage,
             key,
             partial(self.folder.write_record, stage, plan, what="plan"),
-            detail=f"{plural(len(plan.claims), 'claim')}; dataset: {sentence}",
-            labels={"dataset": used, "recommended_dataset": plan.dataset},
+            detail=f"{plural(len(plan.claims), 'claim')}; dataset: {dataset or 'none'}",
+            labels={"dataset": dataset},
             scripted=call.scripted,
         )
         return plan
@@ -320,7 +314,7 @@ class PaperWork:
     ) -> tuple[StageResult, StageResult]:
         """Run the code, which the formulas need too, unless both results are in the journal."""
         stage = PipelineStage.EAGER
-        key = digest([version.id, digest(plan), "eager", 3])
+        key = digest([version.id, digest(plan), "eager", 4])
         if (known := self.known(stage, key)) is not None:
             stored = msgspec.json.decode(self.folder.read(known.files[0]))
             return known, msgspec.convert(stored["formulas"], StageResult)

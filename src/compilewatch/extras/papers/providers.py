@@ -1,7 +1,7 @@
 """Language models: those of Bedrock, by its Converse API, and prepared replies."""
 
+import functools
 import re
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,13 @@ class BedrockProvider:
         self._region = region
         timeouts = {"read_timeout": READ_TIMEOUT_SECONDS, "connect_timeout": 10.0}
         self._arguments: dict[str, Any] = {**timeouts, "region": region, **options}
-        self._runtime: Any = None
-        self._lock = threading.Lock()
 
     def converse(self, prompt: Prompt) -> ModelCall:
         """Send exactly one HTTP request and return what is known of its reply. Raises CallError."""
         role = prompt.role
         schema = msgspec.json.encode(role.schema).decode()
         try:
-            response = self._client().converse(
+            response = self._runtime.converse(
                 modelId=self.model,
                 system=[{"text": role.system}],
                 messages=[{"role": "user", "content": [{"text": prompt.text}]}],
@@ -87,14 +85,12 @@ class BedrockProvider:
         return tuple(sorted((_availability(row) for row in listed), key=lambda row: row["model"]))
 
     def close(self) -> None:
-        if self._runtime is not None:
+        if "_runtime" in vars(self):
             self._runtime.close()
 
-    def _client(self) -> Any:
-        with self._lock:
-            if self._runtime is None:
-                self._runtime = aws.client("bedrock-runtime", **self._arguments)
-            return self._runtime
+    @functools.cached_property
+    def _runtime(self) -> Any:
+        return aws.client("bedrock-runtime", **self._arguments)
 
     def _error(self, error: Exception) -> CallError:
         code, message, _ = aws.error_details(error)

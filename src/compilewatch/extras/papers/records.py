@@ -5,12 +5,9 @@ its own and never counts as passed.
 """
 
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from compilewatch.records import SCHEMA_VERSION, Record
-
-_Shapes = TypeVar("_Shapes")
-_Names = TypeVar("_Names")
 
 
 class PipelineStage(StrEnum):
@@ -139,21 +136,27 @@ class PaperPlan(Record, frozen=True, kw_only=True):
     unclear: tuple[str, ...] = ()
 
 
-class Binding(Record, Generic[_Shapes, _Names], frozen=True, kw_only=True):
+class BoundInput(Record, frozen=True, kw_only=True):
+    symbol: str
+    shape: tuple[int, ...]
+
+
+class BoundAttribute(Record, frozen=True, kw_only=True):
+    symbol: str
+    attribute: str
+
+
+class Binding(Record, frozen=True, kw_only=True):
     """Where the code computes the formula of a claim.
 
-    `module` is the path of a submodule of `model()`. `inputs` maps symbols to the shapes of its
-    positional arguments, in order; `attributes` maps symbols to attributes of the submodule. Both
-    are lists in a reply, whose schema cannot have mappings.
+    `module` is the path of a submodule of `model()`; `inputs` are its positional arguments, in
+    order. Lists, because the schema of a reply cannot have mappings.
     """
 
     claim: str
     module: str
-    inputs: _Shapes
-    attributes: _Names
-
-
-CodeBinding = Binding[dict[str, tuple[int, ...]], dict[str, str]]
+    inputs: tuple[BoundInput, ...]
+    attributes: tuple[BoundAttribute, ...]
 
 
 class CodeVersion(Record, frozen=True, kw_only=True):
@@ -173,7 +176,7 @@ class CodeVersion(Record, frozen=True, kw_only=True):
     rules_sha256: str
     paper_sha256: str
     parent: str | None = None
-    bindings: tuple[CodeBinding, ...] = ()
+    bindings: tuple[Binding, ...] = ()
     scripted: bool = False
     created_at: str = ""
 

@@ -172,7 +172,11 @@ def test_an_environment_without_torch_is_never_blamed_on_a_paper() -> None:
 # --- code that tries to forge the comparison with its formula ---
 
 FORMULA = "x + sigmoid(matmul(x, transpose(W)) + b) * f(x)"
-ATTRIBUTES = {"W": "gate.weight", "b": "gate.bias", "f": "branch"}
+ATTRIBUTES = tuple(
+    records.BoundAttribute(symbol=symbol, attribute=path)
+    for symbol, path in (("W", "gate.weight"), ("b", "gate.bias"), ("f", "branch"))
+)
+INPUTS = (records.BoundInput(symbol="x", shape=(3, 4)),)
 RIGHT = "x + torch.sigmoid(self.gate(x)) * self.branch(x)"
 STOCK = "x + self.gate(x) + self.branch(x)"
 BLOCK = """
@@ -227,7 +231,7 @@ def unfaithful(results: dict[str, str], attack: str) -> list[str]:
     """What is found in a module with such blocks, a claim with the formula for each."""
     blocks = (BLOCK.replace("NAME", n).replace("RESULT", r) for n, r in results.items())
     source = FORGER.replace("BLOCKS", "".join(blocks)).replace("ATTACK", attack)
-    places: dict[str, Any] = {"attributes": ATTRIBUTES, "inputs": {"x": (3, 4)}}
+    places: dict[str, Any] = {"attributes": ATTRIBUTES, "inputs": INPUTS}
     bindings = tuple(
         records.Binding(claim=claim, module=str(number), **places)
         for number, claim in enumerate(results)
@@ -259,9 +263,9 @@ def test_code_cannot_forge_what_is_compared_elsewhere() -> None:
 
 
 def test_what_has_no_elements_holds_no_comparison() -> None:
-    """As code may return it: a sum of nothing is zero, and a file may lead elsewhere."""
-    zero = {name: {"kind": "number", "value": 0} for name in ATTRIBUTES}
-    returned = {"symbols": zero, "output": {"file": "../../dev/zero", "shape": [0]}}
-    binding = {"inputs": {"x": (3, 4)}, "attributes": ATTRIBUTES}
-    with pytest.raises((ValueError, TypeError)):
-        script.check("seed", "x + W", binding, returned)
+    """As code may return it: a sum of nothing is zero, and a list may be no tensor."""
+    number = {bound.symbol: {"kind": "number", "value": 1} for bound in ATTRIBUTES}
+    binding = msgspec.to_builtins({"inputs": INPUTS, "attributes": ATTRIBUTES})
+    for output in ([], [[], []], [[1.0], [1.0, 2.0]], {"file": "x"}, None):
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            script.check("seed", "x + W", binding, {"symbols": number, "output": output})

@@ -13,7 +13,6 @@ import ast
 import hashlib
 import json
 import math
-import re
 import sys
 import time
 import traceback
@@ -57,31 +56,17 @@ def attribute(module: Any, path: str) -> Any:
     return module
 
 
-class Returned:
-    """Writes what submodules compute into files, as raw numbers of 32 bits."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._count = 0
-
-    def tensor(self, value: Any) -> dict[str, Any]:
-        if not isinstance(value, torch.Tensor) or not value.numel():
-            raise TypeError(f"{type(value).__name__} instead of a tensor with elements")
-        if value.numel() > MOST_ELEMENTS:
-            raise ValueError(f"the shape {list(value.shape)} is too large to be compared")
-        name = f"tensor-{self._count}"
-        self._count += 1
-        data = value.detach().to("cpu", torch.float32).contiguous().flatten()
-        (self._folder / name).write_bytes(data.numpy().tobytes())
-        return {"file": name, "shape": list(value.shape)}
+def listed(value: Any) -> Any:
+    """A tensor as nested lists, which JSON can hold. Raises for one that cannot be compared."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        raise TypeError(f"{type(value).__name__} instead of a tensor with elements")
+    if value.numel() > MOST_ELEMENTS:
+        raise ValueError(f"the shape {list(value.shape)} is too large to be compared")
+    return value.detach().to("cpu", torch.float32).tolist()
 
 
 def answer(
-    model: torch.nn.Module,
-    inputs: tuple[Any, ...],
-    binding: dict[str, Any],
-    seed: str,
-    returned: Returned,
+    model: torch.nn.Module, inputs: tuple[Any, ...], binding: dict[str, Any], seed: str
 ) -> dict[str, Any]:
     """What a submodule computes of random inputs and parameters, as data.
 
@@ -99,8 +84,10 @@ def answer(
     if not called:
         return {"why": f"model() does not use {binding['module']}"}
     module.eval()
-    arguments = [values(seed, name, shape) for name, shape in binding["inputs"].items()]
-    bound = {name: attribute(module, path) for name, path in binding["attributes"].items()}
+    arguments = [values(seed, bound["symbol"], bound["shape"]) for bound in binding["inputs"]]
+    attributes = {
+        bound["symbol"]: attribute(module, bound["attribute"]) for bound in binding["attributes"]
+    }
     calls: dict[str, list[tuple[Any, ...]]] = {}
 
     def prepared(name: str, value: Any) -> dict[str, Any]:
@@ -119,7 +106,7 @@ def answer(
         if not isinstance(value, torch.Tensor):
             return {"kind": "number", "value": float(value)}
         if not value.is_floating_point():
-            return {"kind": "constant", **returned.tensor(value)}
+            return {"kind": "constant", "value": listed(value)}
         value.copy_(values(seed, name, value.shape))
         return {"kind": "tensor", "shape": list(value.shape)}
 
@@ -127,23 +114,20 @@ def answer(
         for number, parameter in enumerate(module.parameters()):
             # One that the formula does not have must not be hidden by an initial value of zero.
             parameter.copy_(values(seed, f"parameter {number}", parameter.shape))
-        symbols = {name: prepared(name, value) for name, value in bound.items()}
-        output = returned.tensor(module(*arguments))
+        symbols = {name: prepared(name, value) for name, value in attributes.items()}
+        output = listed(module(*arguments))
     for name, of_symbol in calls.items():
         if not of_symbol:
             raise ValueError(f"the submodule of {name} is not called")
-        symbols[name]["calls"] = [list(map(returned.tensor, call)) for call in of_symbol]
+        symbols[name]["calls"] = [list(map(listed, call)) for call in of_symbol]
     return {"symbols": symbols, "output": output}
 
 
-def answers(
-    make: Any, inputs: tuple[Any, ...], request: dict[str, Any], folder: Path
-) -> list[dict[str, Any]]:
+def answers(make: Any, inputs: tuple[Any, ...], request: dict[str, Any]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
-    returned = Returned(folder)
     for number, binding in enumerate(request["bindings"]):
         try:
-            one = answer(make(), inputs, binding, f"{request['seed']}/{number}", returned)
+            one = answer(make(), inputs, binding, f"{request['seed']}/{number}")
         except Exception as error:  # noqa: BLE001  (generated code)
             one = {"why": f"{type(error).__name__}: {error}"[:300]}
         results.append(one)
@@ -194,7 +178,7 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path)
     if trained and all(p.grad is None for p in trained):
         raise ValueError("no parameter has a gradient")
     mark("formulas")
-    returned = answers(generated.model, inputs, request, folder)
+    returned = answers(generated.model, inputs, request)
     (folder / "returned.json").write_text(json.dumps(returned))
     mark("done")
 
@@ -290,15 +274,12 @@ def value_of(node: ast.AST, symbols: dict[str, Any]) -> Any:
     raise ValueError(f"a formula cannot contain {ast.unparse(node)}")
 
 
-def tensor_of(about: dict[str, Any]) -> torch.Tensor:
-    """A tensor that generated code returned: raw numbers of 32 bits in a file beside this one."""
-    if not re.fullmatch(r"tensor-[0-9]{1,6}", about["file"]):
-        raise ValueError("it names another file")
-    data = (FOLDER / about["file"]).read_bytes()
-    shape = tuple(int(size) for size in about["shape"])
-    if not data or len(data) != 4 * math.prod(shape):
-        raise ValueError(f"it returned {len(data)} bytes for the shape {list(shape)}")
-    return torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape)
+def tensor_of(value: Any) -> torch.Tensor:
+    """A tensor that generated code returned. Raises ValueError for one without elements."""
+    tensor = torch.tensor(value, dtype=torch.float32)
+    if not tensor.numel():
+        raise ValueError("it returned a tensor without elements")
+    return tensor
 
 
 def symbol_of(seed: str, name: str, about: dict[str, Any]) -> Any:
@@ -309,7 +290,7 @@ def symbol_of(seed: str, name: str, about: dict[str, Any]) -> Any:
             raise ValueError(f"{name} is {number:g}, with which a formula cannot be tested")
         return number
     if about["kind"] == "constant":
-        return tensor_of(about)
+        return tensor_of(about["value"])
     drawn = values(seed, name, about["shape"])
     return Replaced(drawn) if about["kind"] == "module" else drawn
 
@@ -324,7 +305,7 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).abs().max().item() / scale)
 
 
-def nearest(call: tuple[Any, ...], calls_seen: list[list[dict[str, Any]]]) -> float:
+def nearest(call: tuple[Any, ...], calls_seen: list[list[Any]]) -> float:
     """The difference between a call in the formula and the nearest one of the code."""
     errors = [
         max((difference(tensor_of(actual), expected) for actual, expected in pairs), default=0.0)
@@ -345,8 +326,11 @@ def check(
     """Compare what a submodule returned with the formula."""
     if returned.get("why"):
         return {"ok": False, "why": str(returned["why"])}
-    symbols = {name: values(seed, name, shape) for name, shape in binding["inputs"].items()}
-    for name in binding["attributes"]:
+    symbols = {
+        bound["symbol"]: values(seed, bound["symbol"], bound["shape"])
+        for bound in binding["inputs"]
+    }
+    for name in (bound["symbol"] for bound in binding["attributes"]):
         symbols[name] = symbol_of(seed, name, returned["symbols"][name])
     expected = value_of(ast.parse(formula, mode="eval"), symbols)
     if not isinstance(expected, torch.Tensor):
