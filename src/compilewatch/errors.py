@@ -153,12 +153,12 @@ class SandboxError(CompilewatchError):
 class ExecutorError(CompilewatchError):
     """The executor rejects a call, or another service has its address.
 
-    `code` is that of `executor.protocol.ErrorCode`, or empty.
+    `status` is the HTTP status of a rejection, or 0.
     """
 
-    def __init__(self, message: str, code: str = "") -> None:
+    def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
-        self.code = code
+        self.status = status
 
 
 class ExecutorUnavailableError(ExecutorError):

@@ -302,8 +302,9 @@ def serve_verb(
 
 def _setup(settings: config.Settings, devices: tuple[str, ...], profiles: Path | None) -> Setup:
     from compilewatch.environments import Environments
+    from compilewatch.extras.executor import sandbox
     from compilewatch.extras.executor.jobs import Setup
-    from compilewatch.extras.executor.sandbox.policy import SandboxLimits, SandboxSpec
+    from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 
     own = settings.executor
     chosen = Environments(settings.cache_folder).interpreter(own.environment)
@@ -313,8 +314,8 @@ def _setup(settings: config.Settings, devices: tuple[str, ...], profiles: Path |
         seconds = float(longest)
     except ValueError:
         raise UsageError(f"MAX_EXECUTION_TIME: {longest!r} is not a number of seconds") from None
-    spec = SandboxSpec(
-        command=(),
+    spec = sandbox.planned(
+        ["python"],
         python=chosen.path,
         variables=dict(chosen.variables),
         visible=own.visible,

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -15,7 +16,7 @@ import msgspec
 from compilewatch.config import Settings
 from compilewatch.errors import ExecutorError, ExecutorUnavailableError
 from compilewatch.extras.executor import protocol
-from compilewatch.extras.executor.protocol import PROTOCOL_VERSION, Key
+from compilewatch.extras.executor.protocol import PROTOCOL_VERSION
 from compilewatch.files import write_atomically
 from compilewatch.retry import TransientError, retrying
 
@@ -222,14 +223,15 @@ class ExecutorClient:
             if response.status_code in _TRANSIENT:
                 return TransientError(f"responds with {response.status_code}")
             return self._foreign()
-        if problem.code is protocol.ErrorCode.DRAINING:
-            return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", problem.code)
-        if response.status_code in _TRANSIENT:
+        status = response.status_code
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:  # it is drained
+            return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", status)
+        if status in _TRANSIENT:
             return TransientError(f"responds: {problem.message}", _retry_after(response))
         hint = ""
-        if problem.code is protocol.ErrorCode.UNAUTHORIZED:
+        if status == HTTPStatus.UNAUTHORIZED:
             hint = ": set COMPILEWATCH_EXECUTOR_TOKEN or --token-file"
-        return ExecutorError(f"{self.endpoint}: {problem.message}{hint}", problem.code)
+        return ExecutorError(f"{self.endpoint}: {problem.message}{hint}", status)
 
     def _decoded(self, response: httpx2.Response, kind: type[T]) -> T:
         try:
@@ -253,14 +255,7 @@ def _waits() -> Iterator[float]:
 
 
 def _path(key: str) -> str:
-    try:
-        return f"/jobs/{msgspec.convert(key, Key)}"
-    except msgspec.ValidationError:
-        raise ExecutorError(
-            f"{key!r} cannot name a job: use 1 to 128 letters, digits, dots, dashes and "
-            "underscores, beginning with a letter or digit",
-            protocol.ErrorCode.INVALID,
-        ) from None
+    return f"/jobs/{quote(key, safe='')}"
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from starlette.exceptions import HTTPException
 
 from compilewatch.config import ExecutorSettings
 from compilewatch.errors import CompilewatchError, ExecutorError
-from compilewatch.extras.executor import protocol, sandbox
+from compilewatch.extras.executor import protocol
 from compilewatch.extras.executor.protocol import JobState, JobStatus
 from compilewatch.extras.executor.sandbox import Supervised, policy
 from compilewatch.files import lock, write_atomically
@@ -47,14 +48,6 @@ CREATE TABLE IF NOT EXISTS jobs (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
 """
-
-
-class JobRejectedError(Exception):
-    """A call that the service rejects."""
-
-    def __init__(self, code: protocol.ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class JobStore:
@@ -105,22 +98,17 @@ class JobStore:
         return self.folder / "jobs" / state.key / str(state.attempt)
 
     def submit(self, key: str, request: protocol.JobRequest) -> tuple[JobState, bool]:
-        """Store a job durably; False if it was stored before. Raises JobRejectedError."""
+        """Store a job durably; False if it was stored before. Raises HTTPException."""
         sha256 = digest(request)
         with self._transaction() as base:
             row = base.execute("SELECT digest, value FROM jobs WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 if row[0] != sha256:
-                    raise JobRejectedError(
-                        protocol.ErrorCode.CONFLICT,
-                        f"job {key} is another request: choose another key",
-                    )
+                    raise HTTPException(409, f"job {key} is another request: choose another key")
                 return msgspec.json.decode(row[1], type=JobState), False
             _, queued = self.counts()
             if queued >= MOST_QUEUED:
-                raise JobRejectedError(
-                    protocol.ErrorCode.BUSY, f"{queued} jobs are waiting: try again later"
-                )
+                raise HTTPException(429, f"{queued} jobs are waiting: try again later")
             state = JobState(
                 key=key, state=JobStatus.QUEUED, submitted_at=now(), paper_id=request.paper_id
             )
@@ -131,10 +119,10 @@ class JobStore:
             return state, True
 
     def get(self, key: str) -> JobState:
-        """A job. Raises JobRejectedError if there is none."""
+        """A job. Raises HTTPException if there is none."""
         for state in self._states("WHERE key = ?", key):
             return state
-        raise JobRejectedError(protocol.ErrorCode.NOT_FOUND, f"no job {key!r}")
+        raise HTTPException(404, f"no job {key!r}")
 
     def newest(self, most: int) -> tuple[JobState, ...]:
         """The jobs that were submitted last, the newest first."""
@@ -371,20 +359,18 @@ class JobRunner:
         self._settle(state, result)
 
     def _planned(self, request: protocol.JobRequest, folder: Path) -> policy.SandboxSpec:
-        own = self._setup.sandbox
-        variables = dict(own.variables)
+        spec = self._setup.sandbox
+        variables = dict(spec.variables)
         if request.profile and self._setup.profiles is not None:
             folder_inside = f"{policy.OUTPUT_FOLDER}/{PROFILE}"
             variables |= INSPECT | {"NEURON_RT_INSPECT_OUTPUT_DIR": folder_inside}
-        return sandbox.planned(
-            ["python", request.entry, *request.arguments],
-            files=request.files,
+        return msgspec.structs.replace(
+            spec,
+            command=(spec.python, request.entry, *request.arguments),
+            files={name: text.encode() for name, text in request.files.items()},
             limits=request.limits,
             variables=variables,
-            visible=own.visible,
-            python=own.python,
-            devices=own.devices,
-            folder=folder,
+            folder=str(folder),
         )
 
     def _settle_left(self, state: JobState) -> None:
@@ -411,13 +397,9 @@ class JobRunner:
             self._store.interrupted(state)
             return
         folder = self._store.attempt_folder(state)
-        points, left_out = protocol.read_points(result.stdout)
         outcome = protocol.JobResult(
             **{name: getattr(result, name) for name in policy.SandboxOutcome.__struct_fields__},
-            stdout_bytes=len(result.stdout),
-            stderr_bytes=len(result.stderr),
-            metrics=points,
-            metrics_left_out=left_out,
+            metrics=protocol.read_metrics(result.stdout),
             artifacts=self._kept(state.key, folder, result.files),
         )
         self._store.finish(state, outcome)

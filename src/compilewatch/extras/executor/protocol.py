@@ -41,27 +41,9 @@ class JobStatus(StrEnum):
 ENDED = frozenset({JobStatus.DONE, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.LOST})
 
 
-class ErrorCode(StrEnum):
-    """Why the service rejects a call; each has its HTTP status in `STATUSES`."""
-
-    UNAUTHORIZED = "unauthorized"
-    NOT_FOUND = "not_found"
-    CONFLICT = "conflict"
-    TOO_LARGE = "too_large"
-    INVALID = "invalid"
-    MEDIA_TYPE = "media_type"
-    BUSY = "busy"
-    DRAINING = "draining"
-
-
-STATUSES = dict(zip(ErrorCode, (401, 404, 409, 413, 422, 415, 429, 503), strict=True))
-"""Error -> HTTP status."""
-
-
 class Problem(Record, frozen=True, kw_only=True):
-    """The body of every rejection."""
+    """The body of every rejection, whose HTTP status says what kind it is."""
 
-    code: ErrorCode
     message: str
 
 
@@ -81,13 +63,6 @@ class JobRequest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: Annotated[str, Meta(max_length=500)] = ""
 
 
-class MetricPoint(Record, frozen=True, kw_only=True):
-    """The numbers of one line that the code printed; `step` is its step or epoch, if it had one."""
-
-    step: int | None
-    values: dict[str, float]
-
-
 class Artifact(Record, frozen=True, kw_only=True):
     name: Name
     size_bytes: int
@@ -97,10 +72,7 @@ class Artifact(Record, frozen=True, kw_only=True):
 class JobResult(SandboxOutcome, frozen=True, kw_only=True):
     """What became of a job. `metrics`, logs and artifacts are claims of the code that ran."""
 
-    stdout_bytes: int = 0
-    stderr_bytes: int = 0
-    metrics: tuple[MetricPoint, ...] = ()
-    metrics_left_out: int = 0
+    metrics: tuple[dict[str, float], ...] = ()
     artifacts: tuple[Artifact, ...] = ()
 
 
@@ -132,10 +104,9 @@ class JobState(Record, frozen=True, kw_only=True):
         return self.result.artifacts if self.result is not None else ()
 
 
-MOST_POINTS = 2_000
+MOST_LINES = 2_000
 MOST_NAMES = 50
 MOST_LINE_BYTES = 8192
-MOST_STEP = 2**53
 
 _PREFIX = "METRICS:"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -145,64 +116,50 @@ _LOSS = re.compile(rf"\bLoss:\s{{0,4}}{_NUMBER}")
 _ACCURACY = re.compile(rf"\b(Test|Training|Validation)\s{{1,4}}Accuracy:\s{{0,4}}{_NUMBER}\s?%")
 
 
-def read_points(stdout: bytes) -> tuple[tuple[MetricPoint, ...], int]:
-    """The points of an output, and how many lines or values were left out.
+def read_metrics(stdout: bytes) -> tuple[dict[str, float], ...]:
+    """The numbers of each line of an output that has some; of too many, the first and the newest.
 
     A value that is not a finite number loses itself only; a line that is no object loses itself.
     """
-    lines = [line for line in stdout.split(b"\n") if line]
+    lines = [line for line in stdout.split(b"\n") if 0 < len(line) <= MOST_LINE_BYTES]
     marked = [line for line in lines if line.lstrip().startswith(_PREFIX.encode())]
-    parsed = list(_marked(marked) if marked else _described(lines))
-    points = [point for point in parsed if isinstance(point, MetricPoint)]
-    left_out = sum(left for left in parsed if isinstance(left, int))
-    # Of too many, the first and the newest count: the last value of a name is its result.
-    kept = points if len(points) <= MOST_POINTS else [points[0], *points[1 - MOST_POINTS :]]
-    return tuple(kept), left_out + len(points) - len(kept)
+    metrics = list(filter(None, _marked(marked) if marked else _described(lines)))
+    # The last value of a name is its result.
+    return tuple(
+        metrics if len(metrics) <= MOST_LINES else [metrics[0], *metrics[1 - MOST_LINES :]]
+    )
 
 
-def _marked(lines: Sequence[bytes]) -> Iterator[MetricPoint | int]:
-    """The points of `METRICS:` lines, and the number of lines and values that are left out."""
+def _marked(lines: Sequence[bytes]) -> Iterator[dict[str, float]]:
+    """The numbers of `METRICS:` lines."""
     names: set[str] = set()
     for line in lines:
         numbers = None
-        if len(line) <= MOST_LINE_BYTES:
-            with contextlib.suppress(ValueError, RecursionError):
-                numbers = json.loads(line.decode(errors="replace").strip().removeprefix(_PREFIX))
-        if not isinstance(numbers, dict):
-            yield 1
-            continue
-        steps = [s for n in ("step", "epoch") if (s := _step(numbers.pop(n, None))) is not None]
+        with contextlib.suppress(ValueError, RecursionError):
+            numbers = json.loads(line.decode(errors="replace").strip().removeprefix(_PREFIX))
         values = {}
-        for name, value in numbers.items():
-            number = _finite(value)
+        for name, value in numbers.items() if isinstance(numbers, dict) else ():
             known = name in names or len(names) < MOST_NAMES
-            if number is None or not known or not _NAME.fullmatch(name):
-                yield 1
-                continue
-            names.add(name)
-            values[name] = number
-        if values:
-            yield MetricPoint(step=steps[0] if steps else None, values=values)
+            if known and _NAME.fullmatch(name) and (number := _finite(value)) is not None:
+                names.add(name)
+                values[name] = number
+        yield values
 
 
-def _described(lines: Sequence[bytes]) -> Iterator[MetricPoint]:
-    """The points of lines that were printed for people."""
-    epoch: int | None = None
+def _described(lines: Sequence[bytes]) -> Iterator[dict[str, float]]:
+    """The numbers of lines that were printed for people, each with the epoch that it is of."""
+    epoch: dict[str, float] = {}
     for line in lines:
-        text = line.decode(errors="replace") if len(line) <= MOST_LINE_BYTES else ""
+        text = line.decode(errors="replace")
         values: dict[str, float] = {}
         if epoch_match := _EPOCH.search(text):
-            epoch = int(epoch_match[1])
+            epoch = {"epoch": float(epoch_match[1])}
             if loss := _LOSS.search(text, epoch_match.end()):
                 values["training_loss"] = float(loss[1])
         for kind, number in _ACCURACY.findall(text):
             values[f"{kind.lower()}_accuracy"] = float(number)
         if values and all(map(math.isfinite, values.values())):
-            yield MetricPoint(step=epoch, values=values)
-
-
-def _step(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST_STEP else None
+            yield epoch | values
 
 
 def _finite(value: Any) -> float | None:

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,13 +27,12 @@ from compilewatch import __version__
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs, protocol, sandbox
 from compilewatch.extras.executor.jobs import PROFILE
-from compilewatch.extras.executor.protocol import ErrorCode, JobRequest, JobState
+from compilewatch.extras.executor.protocol import JobRequest, JobState
 from compilewatch.extras.executor.sandbox import init, policy
 from compilewatch.records import Record, digest, now
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT_SECONDS = 1800.0
 BODY_SECONDS = 60.0
 LOG_BYTES = 2**20
 MOST_LISTED = 1000
@@ -93,13 +94,11 @@ class Service:
         return _json(state, 201 if new else 200)
 
     def accept(self, key: str, job: JobRequest) -> tuple[JobState, bool]:
-        """Store a job if the service takes it. Raises JobRejectedError."""
+        """Store a job if the service takes it. Raises HTTPException."""
         _verify(job, self.setup.sandbox.limits)
         with self._accepting:
             if self.draining:
-                raise jobs.JobRejectedError(
-                    ErrorCode.DRAINING, "the service takes no more jobs: it is to stop"
-                )
+                raise HTTPException(503, "the service takes no more jobs: it is to stop")
             state, new = self.store.submit(key, job)
         if new:
             self.runner.wake()
@@ -146,9 +145,7 @@ class Service:
         """`GET /jobs/{key}/artifacts/{name}`: the content."""
         state, name = self.store.get(_key(request)), request.path_params["name"]
         if name not in {artifact.name for artifact in state.artifacts}:
-            raise jobs.JobRejectedError(
-                ErrorCode.NOT_FOUND, f"job {state.key} left no file {name[:100]!r}"
-            )
+            raise HTTPException(404, f"job {state.key} left no file {name[:100]!r}")
         return _bytes((self.store.attempt_folder(state) / jobs.OUTPUT / name).read_bytes(), {})
 
     def drain(self, request: Request) -> Response:
@@ -159,9 +156,7 @@ class Service:
         with self._accepting:
             running, queued = self.store.counts()
             if request.method == "PUT" and (running or queued):
-                raise jobs.JobRejectedError(
-                    ErrorCode.CONFLICT, f"{running} jobs run and {queued} wait"
-                )
+                raise HTTPException(409, f"{running} jobs run and {queued} wait")
             self.draining = request.method == "PUT"
         return self.health(request)
 
@@ -190,7 +185,9 @@ class Service:
         )
 
     async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
-        wanted = policy.SandboxLimits(deadline_seconds=timeout or DEFAULT_TIMEOUT_SECONDS)
+        wanted = policy.SandboxLimits()
+        if timeout is not None:
+            wanted = msgspec.structs.replace(wanted, deadline_seconds=timeout)
         limits = {
             name: min(getattr(wanted, name), getattr(self.setup.sandbox.limits, name))
             for name in policy.SandboxLimits.__struct_fields__
@@ -234,7 +231,12 @@ class Service:
             "stderr": stderr,
             "timeout": timed_out,
             "peak_memory_mb": peak / 2**20 if peak is not None else None,
-            "detailed_metrics": {n: v for point in result.metrics for n, v in point.values.items()},
+            "detailed_metrics": {
+                name: value
+                for line in result.metrics
+                for name, value in line.items()
+                if name not in ("step", "epoch")
+            },
             "profiler": {
                 "profiler_enabled": profiles is not None,
                 "profiler_output_dir": str(profiles / state.key) if profiles else None,
@@ -272,17 +274,17 @@ class Gate:
                 return
         await self._app(scope, receive, send)
 
-    def _problem(self, headers: dict[bytes, bytes]) -> tuple[ErrorCode, str] | None:
+    def _problem(self, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         authorization = headers.get(b"authorization", b"")
         if self._expected and not hmac.compare_digest(authorization, self._expected):
-            return ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong"
+            return 401, "the bearer token is missing or wrong"
         if not self._expected:
             host = headers.get(b"host", b"").rpartition(b":")[0] or headers.get(b"host", b"")
             if host not in (b"127.0.0.1", b"localhost", b"[::1]"):
-                return ErrorCode.UNAUTHORIZED, "without a token, call it as 127.0.0.1 or localhost"
+                return 401, "without a token, call it as 127.0.0.1 or localhost"
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > protocol.MAX_BODY_BYTES:
-            return ErrorCode.TOO_LARGE, f"a request may have {protocol.MAX_BODY_BYTES} bytes"
+            return 413, f"a request may have {protocol.MAX_BODY_BYTES} bytes"
         return None
 
 
@@ -296,12 +298,11 @@ def application(store: jobs.JobStore, setup: jobs.Setup, token: str) -> Starlett
         yield
         await run_in_threadpool(service.runner.stop)
 
-    def rejected(_: Request, error: Any) -> Response:
-        return _problem_response(error.code, str(error))
-
-    def unknown(request: Request, _: Exception) -> Response:
-        message = f"this executor has no {request.method} {request.url.path}"
-        return _problem_response(ErrorCode.NOT_FOUND, message)
+    def rejected(request: Request, error: Any) -> Response:
+        message = error.detail
+        if message == HTTPStatus(error.status_code).phrase:  # no route has this path and method
+            message = f"this executor has no {request.method} {request.url.path}"
+        return _problem_response(error.status_code, message)
 
     app = Starlette(
         routes=[
@@ -317,14 +318,14 @@ def application(store: jobs.JobStore, setup: jobs.Setup, token: str) -> Starlett
             Route("/execute_batch", service.execute_batch, methods=["POST"]),
         ],
         lifespan=lifespan,
-        exception_handlers={jobs.JobRejectedError: rejected, 404: unknown, 405: unknown},
+        exception_handlers={HTTPException: rejected},
     )
     app.add_middleware(Gate, token=token)
     return app
 
 
-def _invalid(message: str) -> jobs.JobRejectedError:
-    return jobs.JobRejectedError(ErrorCode.INVALID, message)
+def _invalid(message: str) -> HTTPException:
+    return HTTPException(422, message)
 
 
 def _key(request: Request) -> str:
@@ -338,10 +339,10 @@ def _key(request: Request) -> str:
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """The JSON body of a call. Raises JobRejectedError if it is anything else, or too large."""
+    """The JSON body of a call. Raises HTTPException if it is anything else, or too large."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        raise jobs.JobRejectedError(ErrorCode.MEDIA_TYPE, "the body must be application/json")
+        raise HTTPException(415, "the body must be application/json")
     data = bytearray()
     most = protocol.MAX_BODY_BYTES
     try:
@@ -349,9 +350,7 @@ async def _body(request: Request, kind: type[T]) -> T:
             async for part in request.stream():
                 data += part
                 if len(data) > most:
-                    raise jobs.JobRejectedError(
-                        ErrorCode.TOO_LARGE, f"a request may have {most} bytes"
-                    )
+                    raise HTTPException(413, f"a request may have {most} bytes")
         return msgspec.json.decode(data, type=kind)
     except TimeoutError:
         raise _invalid(f"the body did not arrive within {BODY_SECONDS:g} s") from None
@@ -362,7 +361,7 @@ async def _body(request: Request, kind: type[T]) -> T:
 
 
 def _verify(job: JobRequest, ceiling: policy.SandboxLimits) -> None:
-    """Raise JobRejectedError for a request that contradicts itself or wants too much."""
+    """Raise HTTPException for a request that contradicts itself or wants too much."""
     if job.entry not in job.files:
         raise _invalid(f"files has no {job.entry!r}, which is the entry")
     for name in job.files:
@@ -384,13 +383,13 @@ def _bytes(data: bytes, headers: dict[str, str]) -> Response:
     return Response(data, headers={**headers, **safe}, media_type="application/octet-stream")
 
 
-def _problem_response(code: ErrorCode, message: str) -> Response:
-    response = _json(protocol.Problem(code=code, message=message), protocol.STATUSES[code])
-    if code is ErrorCode.UNAUTHORIZED:
+def _problem_response(status: int, message: str) -> Response:
+    response = _json(protocol.Problem(message=message), status)
+    if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
-    if code in (ErrorCode.BUSY, ErrorCode.DRAINING):
+    if status in (429, 503):
         response.headers["Retry-After"] = "5"
-    if code is ErrorCode.TOO_LARGE:
+    if status == 413:
         response.headers["Connection"] = "close"
     return response
 

@@ -9,27 +9,25 @@ import contextlib
 import datetime
 import functools
 import math
-import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import tenacity
-from botocore.exceptions import BotoCoreError, EndpointConnectionError, WaiterError
+from botocore.exceptions import BotoCoreError, WaiterError
 from msgspec import Meta
 
 from compilewatch import aws, data, errors
 from compilewatch.config import Settings, TrainiumSettings, cache_folder
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
 from compilewatch.extras.executor.client import ExecutorClient
-from compilewatch.extras.executor.protocol import ErrorCode
 from compilewatch.files import lock, replace
 from compilewatch.records import Record
 
@@ -66,13 +64,8 @@ _MESSAGES = {
 }
 
 
-def passes(error: BaseException, known_region: bool) -> bool:
-    """Whether the same call may succeed later.
-
-    If the region is unknown, an address that cannot be reached is a mistake and not an outage.
-    """
-    if isinstance(error, EndpointConnectionError):
-        return known_region
+def passes(error: BaseException) -> bool:
+    """Whether the same call may succeed later."""
     return isinstance(error, aws.CONNECTION) or aws.error_details(error).code in aws.BUSY
 
 
@@ -126,7 +119,6 @@ class Ec2:
         except (BotoCoreError, ValueError) as error:
             raise explained(error, region) or error from None
         self.region = str(self._client.meta.region_name)
-        self._known_region = aws.is_known(self.region)
 
     def by_id(self, instance: str) -> Instance:
         """Return the instance with this id; it may be terminated."""
@@ -254,7 +246,7 @@ class Ec2:
         """
         first = min(FIRST_WAIT_SECONDS, self._settings.poll_seconds)
         repeat = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: passes(error, self._known_region)),
+            retry=tenacity.retry_if_exception(passes),
             stop=tenacity.stop_after_attempt(self._settings.attempts),
             wait=tenacity.wait_exponential(first, max=LONGEST_WAIT_SECONDS),
             reraise=True,
@@ -375,7 +367,6 @@ class InstanceReport(Record, frozen=True, kw_only=True):
 
 
 CONNECT_SECONDS = 10.0
-COMMAND_SECONDS = 60.0
 
 
 class Operation:
@@ -392,7 +383,7 @@ class Operation:
         If this fails or is interrupted after starting the instance, the instance is stopped again.
         """
         with self._locked():
-            ec2 = self._ec2(self._settings.region)
+            ec2 = Ec2(self._settings.region, self._settings, self._say)
             current = self._find(ec2)
             known = read(self._state)
             ours = known is not None and known.started
@@ -448,7 +439,7 @@ class Operation:
     def status(self) -> InstanceReport:
         """Report the current state. Starts and stops nothing."""
         known = read(self._state)
-        ec2 = self._ec2(self._settings.region)
+        ec2 = Ec2(self._settings.region, self._settings, self._say)
         current = self._find(ec2)
         if known is not None and known.instance != current.id:
             known = None
@@ -509,7 +500,7 @@ class Operation:
         return msgspec.structs.replace(report, checks="ok", problem="")
 
     def _problem(self, report: InstanceReport) -> str:
-        """Why the agent is not ready: its SSH server, or a command that must succeed, if any."""
+        """Why the SSH server of the agent is not ready; empty if it is."""
         # An SSH server sends first (RFC 4253, 4.2), so an open port alone is not sufficient.
         try:
             address = (report.host, report.port)
@@ -517,28 +508,7 @@ class Operation:
                 banner = connection.recv(4)
         except OSError as error:
             return (error.strerror or str(error)).lower()
-        if banner != b"SSH-":
-            return "not an SSH server"
-        if not self._settings.ready_command:
-            return ""
-        about = {"HOST": report.host, "PORT": str(report.port), "INSTANCE": report.instance}
-        try:
-            done = subprocess.run(
-                ["sh", "-c", self._settings.ready_command],
-                env=os.environ | {f"TRAINIUM_{name}": value for name, value in about.items()},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMMAND_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"trainium_ready_command took more than {COMMAND_SECONDS:g} s"
-        if done.returncode == 0:
-            return ""
-        output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        return f"trainium_ready_command ended with {done.returncode}: {output}"
+        return "" if banner == b"SSH-" else "not an SSH server"
 
     def _stop_again(self, ec2: Ec2, instance: str) -> None:
         with _undisturbed():
@@ -552,7 +522,7 @@ class Operation:
 
     def _to_stop(self, known: InstanceSession | None) -> tuple[Ec2, Instance]:
         """Return the instance of this run; without one, that of the settings."""
-        ec2 = self._ec2(known.region if known else self._settings.region)
+        ec2 = Ec2(known.region if known else self._settings.region, self._settings, self._say)
         try:
             return ec2, ec2.by_id(known.instance) if known else self._find(ec2)
         except TrainiumError as error:
@@ -586,9 +556,6 @@ class Operation:
             seconds=seconds,
             usd=price.cost(seconds) if price and ours and seconds is not None else None,
         )
-
-    def _ec2(self, region: str) -> Ec2:
-        return Ec2(region, self._settings, self._say)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -636,26 +603,23 @@ def on_demand(
     by several threads. It raises TrainiumError or ExecutorError: if the instance cannot be started,
     each of them gets the same error, and it is not tried again.
     """
-    turn, held = threading.Lock(), contextlib.ExitStack()
+    turn = threading.Lock()
+    with contextlib.ExitStack() as started:
 
-    @functools.cache
-    def problem() -> errors.CompilewatchError | None:
-        try:
-            held.enter_context(make())
-        except errors.CompilewatchError as error:
-            return error
-        return None
+        @functools.cache
+        def problem() -> errors.CompilewatchError | None:
+            try:
+                started.enter_context(make())
+            except errors.CompilewatchError as error:
+                return error
+            return None
 
-    def start() -> None:
-        with turn:
-            if (error := problem()) is not None:
-                raise error
+        def start() -> None:
+            with turn:
+                if (error := problem()) is not None:
+                    raise error
 
-    try:
         yield start
-    finally:
-        with turn:
-            held.close()
 
 
 def state_file(settings: Settings) -> Path:
@@ -707,7 +671,7 @@ def hold(client: ExecutorClient) -> str | None:
         client.drain()
     except errors.ExecutorError as error:
         unavailable = isinstance(error, errors.ExecutorUnavailableError)
-        if not unavailable and error.code != ErrorCode.CONFLICT:
+        if not unavailable and error.status != HTTPStatus.CONFLICT:
             raise
         return str(error)
     return None

@@ -261,8 +261,8 @@ class Trainer:
     threads.
 
     A training begins only if the time of the run is sufficient for its deadline: `used_seconds` is
-    what earlier ones have used of `max_seconds` (None: no limit). `start_instance` is called
-    before each job; None: the instance is not ours to start.
+    what earlier ones have used of `max_seconds`. With such a limit, one runs at a time; None: no
+    limit. `start_instance` is called before each job; None: the instance is not ours to start.
     """
 
     def __init__(
@@ -277,49 +277,33 @@ class Trainer:
         self.settings, self.limits, self.start_instance = settings, limits, start_instance
         self.max_seconds = math.inf if max_seconds is None else max_seconds
         self.used_seconds = used_seconds
-        self._reserved = 0.0
-        self._settled = threading.Condition()
+        self._turn = threading.Lock()
 
     @property
     def identity(self) -> str:
         """What can change the outcome beside the code."""
         if endpoint := self.settings.executor.endpoint:
-            return digest([endpoint, self.limits, 1])
-        return digest(["local", self.limits.deadline_seconds, 1])
+            return digest([endpoint, self.limits, 2])
+        return digest(["local", self.limits.deadline_seconds, 2])
 
     def run(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         """Train a version and store what it showed in a file of its own."""
         deadline = self.limits.deadline_seconds
-        if reason := self._reserve(deadline):
-            finding = _executed(FindingClass.BUDGET, reason)
-            return kinds.StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
-        used = deadline  # if it is interrupted
-        try:
-            result = self.train(generation, folder)
-            used = result.numbers.get("execution_time_seconds", 0.0)
-        except (errors.SandboxError, errors.ExecutorError, errors.TrainiumError) as error:
-            used = 0.0
-            return not_run(PipelineStage.EXECUTE, str(error))
-        finally:
-            with self._settled:
-                self._reserved -= deadline
-                self.used_seconds += used
-                self._settled.notify_all()
+        with contextlib.nullcontext() if math.isinf(self.max_seconds) else self._turn:
+            if self.used_seconds + deadline > self.max_seconds:
+                used = f"{self.used_seconds:.0f} of {self.max_seconds:g} s of training are used"
+                finding = _executed(
+                    FindingClass.BUDGET, f"{used}, and this may take {deadline:g} s"
+                )
+                return kinds.StageResult(stage=PipelineStage.EXECUTE, findings=(finding,))
+            try:
+                result = self.train(generation, folder)
+            except (errors.SandboxError, errors.ExecutorError, errors.TrainiumError) as error:
+                return not_run(PipelineStage.EXECUTE, str(error))
+            self.used_seconds += result.numbers.get("execution_time_seconds", 0.0)
         about = {"detail": result.detail, "findings": result.findings, "metrics": result.numbers}
         name = folder.write_record(PipelineStage.EXECUTE, about, what="execution")
         return msgspec.structs.replace(result, files=(*result.files, name))
-
-    def _reserve(self, seconds: float) -> str:
-        """Count the deadline of a training. Returns why it must not begin, else nothing."""
-        most = self.max_seconds
-        with self._settled:
-            while self.used_seconds + self._reserved + seconds > most:
-                if not self._reserved or self.used_seconds + seconds > most:
-                    used = f"{self.used_seconds:.0f} of {most:g} s of training are used"
-                    return f"{used}, and this may take {seconds:g} s"
-                self._settled.wait()  # a training may take less than was reserved for it
-            self._reserved += seconds
-            return ""
 
     def train(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
         """Train a version. Raises SandboxError, ExecutorError or TrainiumError: it was not run."""
@@ -419,11 +403,11 @@ def trained_numbers(stdout: bytes) -> dict[str, float]:
 
     They are claims of the code: names of what is measured from outside are left out.
     """
-    points, _ = protocol.read_points(stdout)
+    lines = protocol.read_metrics(stdout)
     numbers: dict[str, float] = {}
-    for point in points:
-        numbers |= point.values
-    losses = [p.values["training_loss"] for p in points if "training_loss" in p.values]
+    for line in lines:
+        numbers |= line
+    losses = [line["training_loss"] for line in lines if "training_loss" in line]
     if losses:
         numbers |= {"initial_training_loss": losses[0], "final_training_loss": losses[-1]}
     return {name: value for name, value in numbers.items() if name not in MEASURED}
@@ -624,7 +608,7 @@ class Sweeper:
         return digest([sorted(self.targets), worker_sha256(), known])
 
     def run(self, generation: CodeVersion, folder: PaperFolder) -> kinds.StageResult:
-        file = _file_of(generation, folder)
+        _, file = folder.version(generation.number)
         try:
             known = self.launcher.environments()
             named = tuple(filter(None, [self.settings.papers.environment]))
@@ -656,14 +640,6 @@ class Sweeper:
             },
             labels={r.request.target.name: r.status.value for r in results},
         )
-
-
-def _file_of(generation: CodeVersion, folder: PaperFolder) -> Path:
-    """The stored file of a version."""
-    for result in reversed(folder.journal()):
-        if result.stage is PipelineStage.GENERATE and result.generation == generation.id:
-            return folder.path / next(name for name in result.files if name.endswith(".py"))
-    raise errors.LauncherError(f"the code {generation.id[:12]} of {generation.paper} is not stored")
 
 
 MOST_FINDINGS = 20

@@ -63,8 +63,7 @@ with open("out/model.txt", "w") as file:
     client = executor.client()
     state, result = ran(executor, "a-job", source, arguments=("one",), paper_id="p")
     assert (state.state, result.succeeded, state.paper_id) == (JobStatus.DONE, True, "p")
-    assert [(p.step, p.values) for p in result.metrics] == [(1, {"training_loss": 0.5})]
-    assert result.metrics_left_out == 2
+    assert result.metrics == ({"step": 1.0, "training_loss": 0.5},)
     assert list(client.parts("a-job", stream="stderr")) == [b"to stderr\n"]
     (artifact,) = state.artifacts
     content = client.artifact("a-job", artifact)
@@ -91,7 +90,7 @@ def test_three_megabytes_of_output_arrive_and_the_last_line_counts(executor: Exe
     assert stdout.startswith(b"x" * 1023 + b"\n")
     assert len(stdout) > SIZE
     assert stderr == b"e" * (2**20 + 5) + b"\nthe last line\n"
-    assert [point.values for point in result.metrics] == [{"training_loss": 0.125}]
+    assert result.metrics == ({"training_loss": 0.125},)
     answer = post(executor, "/execute", paper_id="chatty", code=PRINTED, timeout=30)
     assert answer["success"]
     assert len(answer["stdout"]) > SIZE
@@ -126,14 +125,15 @@ def test_fifty_equal_submissions_are_one_job(executor: Executor) -> None:
     assert [job.key for job in executor.client().jobs()].count("fifty") == 1
     with pytest.raises(ExecutorError) as caught:
         executor.client().submit("fifty", job("print('another')"))
-    assert caught.value.code == "conflict"
+    assert caught.value.status == 409
 
 
 def test_a_call_without_the_token_is_rejected(executor: Executor) -> None:
     for token in ("", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xfc"):
         for method, path in (("GET", "/jobs"), ("PUT", "/jobs/a"), ("POST", "/execute")):
             status, problem = raw(executor, method, path, b"{}", Authorization=token)
-            assert (status, problem["code"]) == (401, "unauthorized")
+            assert status == 401
+            assert "token" in problem["message"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,8 @@ def test_a_large_body_is_rejected_before_it_is_read(executor: Executor) -> None:
     assert executor.health()["status"] == "ok"
     # A page in a browser cannot submit.
     status, problem = raw(executor, "POST", "/execute", b"{}", **{"Content-Type": "text/plain"})
-    assert (status, problem["code"]) == (415, "media_type")
+    assert status == 415
+    assert "application/json" in problem["message"]
 
 
 def test_jobs_are_cancelled_and_a_drained_service_takes_none(executor: Executor) -> None:
@@ -188,7 +189,7 @@ def test_jobs_are_cancelled_and_a_drained_service_takes_none(executor: Executor)
         time.sleep(0.05)
     with pytest.raises(ExecutorError) as caught:
         client.drain()
-    assert caught.value.code == "conflict"
+    assert caught.value.status == 409
     waiting = client.cancel(keys[2])
     assert (waiting.state, waiting.attempt) == (JobStatus.CANCELLED, 0)
     for key in keys[:2]:
@@ -197,7 +198,7 @@ def test_jobs_are_cancelled_and_a_drained_service_takes_none(executor: Executor)
     assert client.drain()["draining"]
     with pytest.raises(ExecutorError) as caught:
         client.submit("too-late", job("pass"))
-    assert caught.value.code == "draining"
+    assert caught.value.status == 503
     assert not client.undrain()["draining"]
 
 

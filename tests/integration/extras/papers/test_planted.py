@@ -80,8 +80,10 @@ def swept(tmp_path: Path, source: str, target: str, cache: Path | None = None) -
     """The sweep of a stored version, as `papers run --targets` does it."""
     version = generation(source)
     folder = PaperStore(tmp_path).folder(version.paper)
-    name = folder.write(PipelineStage.GENERATE, source.encode(), ".py")
-    of_version: dict[str, Any] = {"generation": version.id, "files": (name,)}
+    stage = PipelineStage.GENERATE
+    files = (folder.write(stage, source.encode(), ".py"), folder.write_record(stage, version))
+    of_version: dict[str, Any] = {"generation": version.id, "files": files}
+    of_version["numbers"] = {"version": float(version.number)}
     folder.append(StageResult(paper=version.paper, stage=PipelineStage.GENERATE, **of_version))
     flags = {"output_dir": str(tmp_path), "cache": str(cache) if cache else None}
     environments = ("default", "xla") if cache else ("default",)
@@ -266,6 +268,7 @@ def test_what_has_no_elements_holds_no_comparison() -> None:
     """As code may return it: a sum of nothing is zero, and a list may be no tensor."""
     number = {bound.symbol: {"kind": "number", "value": 1} for bound in ATTRIBUTES}
     binding = msgspec.to_builtins({"inputs": INPUTS, "attributes": ATTRIBUTES})
-    for output in ([], [[], []], [[1.0], [1.0, 2.0]], {"file": "x"}, None):
+    outputs: list[Any] = [[], [[], []], [[1.0], [1.0, 2.0]], {"file": "x"}, None]
+    for output in outputs:
         with pytest.raises((ValueError, TypeError, RuntimeError)):
             script.check("seed", "x + W", binding, {"symbols": number, "output": output})

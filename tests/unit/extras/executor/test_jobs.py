@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
 
 from compilewatch import data
 from compilewatch.errors import ExecutorError
 from compilewatch.extras.executor import jobs, protocol
-from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobRejectedError, JobStore
+from compilewatch.extras.executor.jobs import MOST_ATTEMPTS, JobStore
 from compilewatch.extras.executor.protocol import JobRequest, JobResult, JobState, JobStatus
 from compilewatch.extras.executor.sandbox.policy import SandboxEnding
 from compilewatch.extras.executor.trainium import price_of
@@ -45,9 +46,9 @@ def test_jobs_run_in_the_order_of_their_submission_also_under_the_next_service(
     monkeypatch.setattr(jobs, "MOST_QUEUED", 3)
     for key in ("b", "a", "c"):
         store.submit(key, request(key))
-    with pytest.raises(JobRejectedError) as caught:
+    with pytest.raises(HTTPException) as caught:
         store.submit("d", request("d"))
-    assert caught.value.code == "busy"
+    assert caught.value.status_code == 429
     assert [claimed(store).key for _ in range(2)] == ["b", "a"]
     waits: list[str] = []
     with pytest.raises(ExecutorError, match="another executor uses"):
@@ -133,8 +134,8 @@ def test_a_price_of_a_project_applies_before_the_reviewed_ones(tmp_path: Path) -
 # --- numbers out of what training code prints, which may be anything ---
 
 
-def points(text: str) -> list[tuple[int | None, dict[str, float]]]:
-    return [(point.step, point.values) for point in protocol.read_points(text.encode())[0]]
+def read(text: str) -> list[dict[str, float]]:
+    return list(protocol.read_metrics(text.encode()))
 
 
 def test_marked_lines_are_read_and_lines_for_people_where_none_is_marked() -> None:
@@ -142,19 +143,19 @@ def test_marked_lines_are_read_and_lines_for_people_where_none_is_marked() -> No
 Epoch [2/2] Training Loss: 3.5e-1
 Validation Accuracy: 81.5%  Test Accuracy: 80%
 """
-    assert points(text) == [
-        (1, {"training_loss": 0.7}),
-        (2, {"training_loss": 0.35}),
-        (2, {"validation_accuracy": 81.5, "test_accuracy": 80.0}),
+    assert read(text) == [
+        {"epoch": 1.0, "training_loss": 0.7},
+        {"epoch": 2.0, "training_loss": 0.35},
+        {"epoch": 2.0, "validation_accuracy": 81.5, "test_accuracy": 80.0},
     ]
-    marked = """METRICS: {"epoch": 1, "training_loss": 0.5, "steps_done": 12}
+    marked = """METRICS: {"epoch": 1, "training_loss": 0.5}
   METRICS: {"step": 7, "test_accuracy": 0.9}
 METRICS: {"training_loss": 0.25}
 """
-    assert points(text + marked) == [
-        (1, {"training_loss": 0.5, "steps_done": 12.0}),
-        (7, {"test_accuracy": 0.9}),
-        (None, {"training_loss": 0.25}),
+    assert read(text + marked) == [
+        {"epoch": 1.0, "training_loss": 0.5},
+        {"step": 7.0, "test_accuracy": 0.9},
+        {"training_loss": 0.25},
     ]
 
 
@@ -163,16 +164,16 @@ def test_what_is_not_a_finite_number_loses_itself_only() -> None:
     lines = ["nothing", "[1]", "[" * 5000, '{"a b": 1}', '{"' + "a" * 100 + '": 1}']
     for line in (*lines, *(f'{{"a": {value}}}' for value in values)):
         text = f'METRICS: {{"good": 1}}\nMETRICS: {line}\nMETRICS: {{"good": 2}}\n'
-        points, left_out = protocol.read_points(text.encode())
-        assert [point.values for point in points] == [{"good": 1.0}, {"good": 2.0}], line
-        assert left_out == 1
+        assert read(text) == [{"good": 1.0}, {"good": 2.0}], line
 
 
-def test_names_and_points_are_bounded() -> None:
+def test_names_and_lines_are_bounded() -> None:
     many = "".join(f'METRICS: {{"name_{n}": 1}}\n' for n in range(protocol.MOST_NAMES + 5))
-    assert len(points(many)) == protocol.MOST_NAMES
-    found, left_out = protocol.read_points(b'METRICS: {"a": 1}\n' * (protocol.MOST_POINTS + 3))
-    assert (len(found), left_out) == (protocol.MOST_POINTS, 3)
+    assert len(read(many)) == protocol.MOST_NAMES
+    numbered = [f'METRICS: {{"a": {n}}}\n' for n in range(protocol.MOST_LINES + 3)]
+    lines = read("".join(numbered))
+    assert len(lines) == protocol.MOST_LINES
+    assert (lines[0], lines[-1]) == ({"a": 0.0}, {"a": protocol.MOST_LINES + 2.0})
 
 
 BEGINNINGS = (b"", b"METRICS: ", b'METRICS: {"a": ', b"Epoch 1/")
@@ -180,5 +181,5 @@ BEGINNINGS = (b"", b"METRICS: ", b'METRICS: {"a": ', b"Epoch 1/")
 
 @given(st.binary(max_size=300), st.sampled_from(BEGINNINGS))
 def test_any_output_can_be_read(data: bytes, beginning: bytes) -> None:
-    for point in protocol.read_points(beginning + data)[0]:
-        assert all(map(math.isfinite, point.values.values()))
+    for line in protocol.read_metrics(beginning + data):
+        assert all(map(math.isfinite, line.values()))

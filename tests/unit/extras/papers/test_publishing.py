@@ -191,6 +191,8 @@ METRICS: {"estimated_cost_usd": -5, "peak_memory_mb": 1, "execution_time_seconds
 
 def test_what_code_prints_cannot_replace_what_was_measured() -> None:
     assert trained_numbers(STDOUT) == {
+        "step": 1.0,
+        "epoch": 2.0,
         "training_loss": 1.0,
         "test_accuracy": 61.5,
         "initial_training_loss": 2.0,

@@ -68,22 +68,11 @@ def planned(
     visible: Sequence[Path | str] = (),
     python: str | None = None,
     devices: tuple[str, ...] = (),
-    folder: Path | None = None,
 ) -> policy.SandboxSpec:
-    """A command and all that it gets. Raises UsageError for a bad name.
+    """A command and all that it gets, see `SandboxSpec`. Raises UsageError for a bad name.
 
-    Args:
-        command: the program and its arguments. `command[0]` is an absolute path, or "python" for
-            the interpreter. It starts in `/job`, beside `files`.
-        files: relative path -> content, written below `/job`.
-        limits: defaults to `SandboxLimits()`.
-        variables: its whole environment, beside a few harmless ones (PATH, HOME, USER, TMPDIR).
-        visible: absolute paths outside that it may read, at the same place.
-        python: the interpreter, whose installation is visible; None: the one that runs this.
-        devices: nodes of Neuron devices.
-        folder: receives its output while it runs, and its result.
-
-    What it leaves in `/job/out` is in the result's `files`.
+    `command[0]` is an absolute path, or "python" for the interpreter, which is that of this process
+    by default. `variables` are added to a few harmless ones (PATH, HOME, USER, TMPDIR).
     """
     python = os.path.abspath(python or sys.executable)
     program, *arguments = command
@@ -106,7 +95,6 @@ def planned(
         visible=tuple(os.path.abspath(path) for path in visible),
         devices=devices,
         limits=limits or SandboxLimits(),
-        folder=str(folder) if folder is not None else None,
     )
     try:
         return msgspec.convert(msgspec.to_builtins(spec), policy.SandboxSpec)

@@ -94,7 +94,8 @@ def test_whenever_the_supervisor_is_killed_nothing_is_left() -> None:
 def test_a_cancelled_run_says_so_and_leaves_nothing(begun: bool, tmp_path: Path) -> None:
     command = ["python", "-c", f"print('began'); {WAITS}"]
     limits = policy.SandboxLimits(deadline_seconds=20.0)
-    supervised = sandbox.Supervised(sandbox.planned(command, limits=limits, folder=tmp_path))
+    spec = sandbox.planned(command, limits=limits)
+    supervised = sandbox.Supervised(msgspec.structs.replace(spec, folder=str(tmp_path)))
     log = tmp_path / "stdout.log"
     while begun and not (log.exists() and log.read_bytes().endswith(b"\n")):
         time.sleep(0.02)
