@@ -114,7 +114,6 @@ class TrainiumSettings(SettingsSection, frozen=True, kw_only=True):
     profile: str = ""
     host: str = ""
     ssh_port: Annotated[int, Meta(ge=1, le=65535)] = 22
-    ready_command: str = ""
     ready_seconds: Annotated[float, Meta(gt=0)] = 900.0
     stop_seconds: Annotated[float, Meta(gt=0)] = 600.0
     poll_seconds: Annotated[float, Meta(gt=0)] = 15.0

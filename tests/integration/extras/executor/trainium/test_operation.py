@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from botocore.exceptions import EndpointConnectionError
 from moto.ec2.models.instances import StateReason
 
 from compilewatch.errors import TrainiumError, TrainiumUnavailableError, UsageError
@@ -133,7 +132,6 @@ def unwritable(world: World) -> None:
     world.file.with_name(temporary).mkdir()
 
 
-COMMAND = 'echo "no cores in $TRAINIUM_HOST $TRAINIUM_PORT $TRAINIUM_INSTANCE" >&2; exit 3'
 NOTHING: Callable[[World], None] = lambda _: None  # noqa: E731
 
 
@@ -152,7 +150,6 @@ NOTHING: Callable[[World], None] = lambda _: None  # noqa: E731
         # It is started and does not get ready.
         (1, r"did not run within 0\.2 s: it is stopped \(Client\.", fall_back, {}),
         (1, "refused; check that its", NOTHING, {"host": "127.0.0.2", "ssh_port": 9}),
-        (1, r"with 3: no cores in 127.0.0.1 \d+ i-\w+", NOTHING, {"ready_command": COMMAND}),
         # It cannot be found, or asked for.
         (1, "EC2 in us-east-1 cannot be reached", without_network, {}),
         (2, "no AWS credentials found: set AWS_PROFILE", without_credentials, {}),
@@ -182,12 +179,6 @@ def test_an_up_that_fails_says_why_in_one_line_and_leaves_nothing_running(
     assert len(world.refused) in (0, {1: 3, 2: 1}[status])
     assert world.state() == "stopped"
     assert not world.file.exists(), "nothing is left to stop"
-
-
-def test_a_region_that_has_no_address_is_a_mistake_and_is_not_asked_again() -> None:
-    error = EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
-    assert trainium.passes(error, known_region=True)
-    assert not trainium.passes(error, known_region=False)
 
 
 def test_a_stop_that_fails_is_shouted_and_left_to_down(world: World) -> None:
