@@ -177,8 +177,10 @@ def pipeline(
     """A pipeline whose parts that run code are fakes."""
     store = PaperStore(outputs)
     ids = (paper.id for paper in papers)
-    checkers: list[Any] = [sweeper or FakeChecker(PipelineStage.SWEEP)]
-    checkers += [trainer or FakeChecker(PipelineStage.EXECUTE)]
+    checkers: tuple[Any, Any] = (
+        sweeper or FakeChecker(PipelineStage.SWEEP),
+        trainer or FakeChecker(PipelineStage.EXECUTE),
+    )
     return Pipeline(
         store,
         FolderLibrary(PapersSettings(folder=str(outputs))),

@@ -239,7 +239,7 @@ STOP_REASONS: dict[str, FindingClass] = {
 
 def plan_of(call: ModelCall) -> kinds.PaperPlan:
     """Raises FoundError, also for a plan without claims to check."""
-    plan = _decoded(call, kinds.PaperPlan, PipelineStage.PLAN)
+    plan = decoded(call, kinds.PaperPlan, PipelineStage.PLAN)
     claims = [
         msgspec.structs.replace(claim, operations=operations)
         for claim in plan.claims
@@ -256,7 +256,7 @@ def plan_of(call: ModelCall) -> kinds.PaperPlan:
 def code_of(call: ModelCall) -> tuple[str, tuple[kinds.Binding, ...]]:
     """A module and its bindings. Raises FoundError for a truncated, declined or empty reply."""
     stage = PipelineStage.GENERATE
-    reply = _decoded(call, _Code, stage)
+    reply = decoded(call, _Code, stage)
     if not reply.source.strip():
         if reply.declined.strip():
             evidence = f"the model declines: {' '.join(reply.declined.split())[:300]}"
@@ -265,12 +265,8 @@ def code_of(call: ModelCall) -> tuple[str, tuple[kinds.Binding, ...]]:
     return without_binary(reply.source).rstrip() + "\n", reply.bindings
 
 
-def review_of(call: ModelCall) -> kinds.Review:
-    """Raises FoundError: without a valid review, nothing is approved."""
-    return _decoded(call, kinds.Review, PipelineStage.REVIEW)
-
-
-def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
+def decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
+    """Raises FoundError for a reply that is incomplete or does not fit its schema."""
     if call.stop_reason not in COMPLETE:
         kind_of_reply = STOP_REASONS.get(call.stop_reason, FindingClass.MALFORMED)
         raise kinds.FoundError(
@@ -283,31 +279,16 @@ def _decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
         raise kinds.FoundError(FindingClass.MALFORMED, stage, evidence) from None
 
 
-MILLION = 1_000_000
-
-
 class ModelPrice(data.PriceRow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row: US dollars per million tokens of a model. `model` is a part of the model's id."""
 
     model: Annotated[str, Meta(min_length=1)]
     input_usd: Annotated[float, Meta(ge=0)]
     output_usd: Annotated[float, Meta(ge=0)]
-    cache_read_usd: Annotated[float, Meta(ge=0)] = 0.0
-    cache_write_usd: Annotated[float, Meta(ge=0)] = 0.0
 
-    def cost(self, reply: ModelCall) -> float:
-        """US dollars for a reply."""
-        return (
-            reply.input_tokens * self.input_usd
-            + reply.output_tokens * self.output_usd
-            + reply.cache_read_tokens * self.cache_read_usd
-            + reply.cache_write_tokens * self.cache_write_usd
-        ) / MILLION
-
-    def most(self, input_tokens: int, max_tokens: int) -> float:
-        """The most that a request can cost, in US dollars."""
-        dearest = max(self.input_usd, self.cache_write_usd)
-        return (input_tokens * dearest + max_tokens * self.output_usd) / MILLION
+    def cost(self, input_tokens: int, output_tokens: int) -> float:
+        """US dollars for a request with so many tokens; prompts are never cached."""
+        return (input_tokens * self.input_usd + output_tokens * self.output_usd) / 1e6
 
 
 class ModelPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -338,10 +319,7 @@ OVERHEAD_TOKENS = 1_000
 LIMITS = ("max_usd", "max_tokens", "max_usd_per_paper", "max_tokens_per_paper")
 """What the papers of a run may use, together or each, with what they used in earlier runs."""
 
-REPLIED = (
-    *("reply", "stop_reason", "request_id", "latency_seconds"),
-    *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"),
-)
+REPLIED = (*("reply", "stop_reason", "request_id", "input_tokens", "output_tokens"),)
 """The fields of a call that a provider knows."""
 
 
@@ -368,7 +346,7 @@ class Caller:
         """
         self.ledger, self.provider, self.rules, self.price = ledger, provider, rules, price
         self.limits, self.papers = limits, frozenset(papers)
-        self.run, self.sleep = now(), sleep
+        self.sleep = sleep
         self._settled = threading.Condition()
         self._open: dict[int, ModelCall] = {}
         if price is None and (limits.get("max_usd") or limits.get("max_usd_per_paper")):
@@ -407,16 +385,14 @@ class Caller:
         try:
             return retry(self._request, prompt, key, stage)
         except CallError as error:
-            throttled = "Throttl" in error.code
-            kind = FindingClass.THROTTLED if throttled else FindingClass.UNAVAILABLE
             evidence = f"no reply after {MAX_ATTEMPTS} requests: {error}"
-            raise kinds.FoundError(kind, stage, evidence) from None
+            raise kinds.FoundError(FindingClass.UNAVAILABLE, stage, evidence) from None
 
     def _request(self, prompt: Prompt, key: str, stage: PipelineStage) -> ModelCall:
         role = prompt.role
         tokens = estimate_tokens(role.system + prompt.text) + OVERHEAD_TOKENS
         tokens += estimate_tokens(msgspec.json.encode(role.schema).decode())
-        most = self.price.most(tokens, role.max_tokens) if self.price else None
+        most = self.price.cost(tokens, role.max_tokens) if self.price else None
         # The line `started`, with the most that the request can use.
         reserved = ModelCall(
             key=key,
@@ -426,7 +402,6 @@ class Caller:
             provider=self.provider.name,
             model=self.provider.model,
             at=now(),
-            run=self.run,
             usd=most,
             input_tokens=tokens,
             output_tokens=role.max_tokens,
@@ -443,7 +418,8 @@ class Caller:
             reply = self.provider.converse(prompt)
             fields: dict[str, Any] = {name: getattr(reply, name) for name in REPLIED}
             fields |= {"state": kinds.CallState.FINISHED, "at": now()}
-            fields["usd"] = self.price.cost(reply) if self.price else None
+            if self.price:
+                fields["usd"] = self.price.cost(reply.input_tokens, reply.output_tokens)
             return self.ledger.end(msgspec.structs.replace(entry, **fields))
         except CallError as error:
             fields = {"state": kinds.CallState.FAILED, "at": now(), "error_code": error.code}
@@ -482,7 +458,4 @@ class Caller:
 
 
 def _tokens(entries: Iterable[ModelCall]) -> int:
-    return sum(
-        e.input_tokens + e.output_tokens + e.cache_read_tokens + e.cache_write_tokens
-        for e in entries
-    )
+    return sum(entry.input_tokens + entry.output_tokens for entry in entries)

@@ -11,7 +11,6 @@ import sqlite3
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from random import shuffle
@@ -244,21 +243,16 @@ def _ranked(files: Sequence[Path], words: str) -> list[Path]:
     if not terms:
         raise UsageError(f"the query {words!r} contains no word")
     with contextlib.closing(sqlite3.connect(":memory:")) as index:
-        index.execute(
-            "CREATE VIRTUAL TABLE paper USING fts5"
-            "(title, abstract, authors, body, tokenize = 'porter unicode61')"
-        )
+        columns = "title, authors, body"
+        tokens = "tokenize = 'porter unicode61'"
+        index.execute(f"CREATE VIRTUAL TABLE paper USING fts5({columns}, {tokens})")
         for number, path in enumerate(files):
             paper, body = describe(path)
-            row = (number, paper.title, paper.abstract, " ".join(paper.authors), body)
-            index.execute(
-                "INSERT INTO paper (rowid, title, abstract, authors, body) VALUES (?, ?, ?, ?, ?)",
-                row,
-            )
+            row = (number, paper.title, " ".join(paper.authors), body)
+            index.execute(f"INSERT INTO paper (rowid, {columns}) VALUES (?, ?, ?, ?)", row)
         any_of = " OR ".join(f'"{term}"' for term in terms)
-        rows = index.execute(
-            "SELECT rowid FROM paper WHERE paper MATCH ? ORDER BY rank, rowid", (any_of,)
-        )
+        ordered = "SELECT rowid FROM paper WHERE paper MATCH ? ORDER BY rank, rowid"
+        rows = index.execute(ordered, (any_of,))
         return [files[number] for (number,) in rows]
 
 
@@ -267,14 +261,14 @@ def describe(path: Path) -> tuple[Paper, str]:
 
     A file that cannot be read is listed with its name, so that reading it can report why.
     """
-    about = dict.fromkeys(("authors", "date", "license", "abstract"), "")
-    about["title"] = path.stem.replace("-", " ").replace("_", " ")
+    title = path.stem.replace("-", " ").replace("_", " ")
+    about = {"title": title, "authors": "", "date": ""}
     body = ""
     with contextlib.suppress(OSError, UnreadableError):
         data = path.read_bytes()
         body, kind, _ = read_text(data, max_tokens=SEARCHED_TOKENS)
-        source = body if kind == "pdf" else data.decode("utf-8", "ignore")
-        for name, pattern in _PATTERNS[kind].items():
+        source = data.decode("utf-8", "ignore")
+        for name, pattern in _PATTERNS.get(kind, {}).items():
             if passage := re.search(pattern, source, re.DOTALL | re.IGNORECASE | re.MULTILINE):
                 about[name] = " ".join(re.sub(r"<[^>]+>", " ", passage[1]).split())[:2000]
     authors = re.split(r"\s*(?:\\and|\band\b|,|;)\s*", about["authors"])
@@ -283,11 +277,8 @@ def describe(path: Path) -> tuple[Paper, str]:
         title=about["title"],
         library=FolderLibrary.name,
         location=str(path),
-        abstract=about["abstract"],
         authors=tuple(filter(None, authors)),
         date=about["date"],
-        ingested_at=datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(),
-        license=about["license"] or None,
     )
     return paper, body
 
@@ -297,30 +288,23 @@ _PATTERNS: dict[str, dict[str, Any]] = {
         "title": r"\\title\{((?:[^{}]|\{[^{}]*\})*)\}",
         "authors": r"\\author\{([^{}]*)\}",
         "date": r"\\date\{(\d{4}-\d{2}-\d{2})\}",
-        "license": r"^%\s*license:\s*(.+)$",
-        "abstract": r"\\begin\{abstract\}(.*?)\\end\{abstract\}",
     },
     "html": {
         "title": r"<title>(.*?)</title>",
         "authors": r"<meta name=\"author\" content=\"([^\"]*)\"",
         "date": r"<meta name=\"date\" content=\"(\d{4}-\d{2}-\d{2})\"",
-        "license": r"<meta name=\"license\" content=\"([^\"]*)\"",
-        "abstract": r"<section id=\"abstract\">(.*?)</section>",
     },
     "text": {
         "title": r"^#\s+([^\n]+)$",
         "authors": r"^authors?:\s*([^\n]+)$",
         "date": r"^date:\s*(\d{4}-\d{2}-\d{2})\s*$",
-        "license": r"^license:\s*([^\n]+)$",
-        "abstract": r"^##\s*abstract\s*$(.*?)^##",
     },
-    "pdf": {"abstract": r"^abstract\b[.:\s]*(.{40,2000}?)\n\s*\n"},
 }
-"""Format -> the parts of a file that describe the paper."""
+"""Format -> the parts of a file that describe the paper; of a PDF, none is known."""
 
 
 TIMEOUT_SECONDS = 60.0
-FIELDS = ("title", "abstract", "authors", "date", "ingested_at", "s3_bucket", "s3_key")
+FIELDS = ("title", "authors", "date", "s3_bucket", "s3_key")
 
 
 class OpenSearchLibrary:
@@ -457,10 +441,8 @@ class OpenSearchLibrary:
             title=title,
             library=self.name,
             location=f"s3://{bucket}/{key}" if bucket and key else "",
-            abstract=str(source.get("abstract") or ""),
             authors=(authors,) if isinstance(authors, str) else tuple(map(str, authors)),
             date=str(source.get("date") or ""),
-            ingested_at=str(source.get("ingested_at") or ""),
         )
 
 

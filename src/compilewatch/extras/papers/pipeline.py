@@ -145,7 +145,7 @@ class PaperWork:
         return None
 
     def add(self, key: str, result: StageResult) -> StageResult:
-        """Store what a stage showed, unless its newest line says the same."""
+        """Store what a stage showed."""
         before_code = (PipelineStage.FIND, PipelineStage.READ, PipelineStage.PLAN)
         version = None if result.stage in before_code else self.version
         result = msgspec.structs.replace(
@@ -159,13 +159,7 @@ class PaperWork:
             numbers={n: value for n, value in result.numbers.items() if math.isfinite(value)},
             scripted=result.scripted or (version is not None and version.scripted),
         )
-        last = next((line for line in reversed(self.lines) if line.stage is result.stage), result)
-        same = {name: getattr(result, name) for name in ("at", "files", "numbers")}
-        known = last is not result and msgspec.structs.replace(last, **same) == result
-        if known and not result.is_lasting:
-            result = last
-        else:
-            self.folder.append(result)
+        self.folder.append(result)
         self.lines.append(result)
         self.pipeline.observer(result)
         return result
@@ -188,7 +182,7 @@ class PaperWork:
         stage = PipelineStage.FIND
         self._once(
             stage,
-            digest(msgspec.structs.replace(self.paper, ingested_at="")),
+            digest(self.paper),
             partial(self.folder.write_record, stage, self.paper, what="paper"),
             labels={"title": self.paper.title[:200], "library": self.paper.library},
             detail=self.paper.location,
@@ -250,7 +244,6 @@ class PaperWork:
             parent=earlier.id if earlier else None,
             bindings=bindings,
             scripted=call.scripted,
-            created_at=call.at,
         )
         short, lines = f"v{version.number}_{version.id[:12]}", len(source.splitlines())
         self._once(
@@ -295,7 +288,8 @@ class PaperWork:
         stage = PipelineStage.REVIEW
         not_approved = partial(kinds.finding_of, FindingClass.NOT_APPROVED, stage)
         prompt = calls.review_prompt(self.paper, plan, self.pipeline.caller.rules, version)
-        review, _, key = self._reply(calls.review_of, prompt, stage, version.id)
+        read = partial(calls.decoded, kind=kinds.Review, stage=stage)
+        review, _, key = self._reply(read, prompt, stage, version.id)
         serious = [issue for issue in review.issues if issue.severity != "minor"]
         findings = [not_approved(issue.statement, issue.line) for issue in serious]
         if not review.approved and not findings:

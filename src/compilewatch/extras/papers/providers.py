@@ -117,16 +117,12 @@ def reply_of(response: Mapping[str, Any]) -> ModelCall:
     """The reply in a response of Converse. Unknown parts of the content are left out."""
     message = response.get("output", {}).get("message", {})
     usage = response.get("usage", {})
-    latency = response.get("metrics", {}).get("latencyMs")
     return ModelCall(
         reply="".join(part.get("text", "") for part in message.get("content", ())),
         stop_reason=response.get("stopReason", ""),
         request_id=response.get("ResponseMetadata", {}).get("RequestId", ""),
         input_tokens=usage.get("inputTokens", 0),
         output_tokens=usage.get("outputTokens", 0),
-        cache_read_tokens=usage.get("cacheReadInputTokens", 0),
-        cache_write_tokens=usage.get("cacheWriteInputTokens", 0),
-        latency_seconds=None if latency is None else latency / 1000,
     )
 
 

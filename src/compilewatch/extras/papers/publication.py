@@ -258,7 +258,6 @@ def render(
         papers=summaries,
         funnel=funnel(summaries),
         stages=list(records.PipelineStage),
-        first_finding=lambda one: next(iter(one.findings), None),
         requests=len(tuple(entries)),
     )
     yield "index.html", text.encode()

@@ -35,7 +35,7 @@ class FindingClass(StrEnum):
     """What is wrong with a paper, its code, or the run; `PaperFinding.stage` says where.
 
     `unreadable`: the paper has no text. `declined`, `guardrail`, `truncated`, `malformed`: the
-    model's reply is no code. `budget`, `throttled`, `unavailable`: there is no reply.
+    model's reply is no code. `budget`, `unavailable`: there is no reply.
     `invalid_code`: the code does not parse or lacks a function. `disallowed`: it does what
     generated code may not do. `not_approved`: the review found a serious fault, or there is no
     valid review. `wrong_in_eager`: the code fails without a compiler. `unfaithful`: it does not
@@ -49,7 +49,6 @@ class FindingClass(StrEnum):
     TRUNCATED = "truncated"
     MALFORMED = "malformed"
     BUDGET = "budget"
-    THROTTLED = "throttled"
     UNAVAILABLE = "unavailable"
     INVALID_CODE = "invalid_code"
     DISALLOWED = "disallowed"
@@ -75,7 +74,7 @@ SOURCE_FILE = "source_file"
 """The field of a model's provenance that names the file with its code."""
 
 TRANSIENT = frozenset(
-    {FindingClass.BUDGET, FindingClass.THROTTLED, FindingClass.UNAVAILABLE, FindingClass.TIMED_OUT}
+    {FindingClass.BUDGET, FindingClass.UNAVAILABLE, FindingClass.TIMED_OUT}
     | {FindingClass.OOM, FindingClass.CRASHED, FindingClass.LOST}
 )
 """Classes after which a later run tries the stage again."""
@@ -91,18 +90,15 @@ REPAIRABLE = frozenset(
 class Paper(Record, frozen=True, kw_only=True):
     """A paper as a library describes it. `location` is a path or an `s3://` address.
 
-    `date` and `ingested_at` are RFC 3339, or empty if the library does not know them.
+    `date` is RFC 3339, or empty if the library does not know it.
     """
 
     id: str
     title: str
     library: str
     location: str
-    abstract: str = ""
     authors: tuple[str, ...] = ()
     date: str = ""
-    ingested_at: str = ""
-    license: str | None = None
 
 
 class PlanSymbol(Record, frozen=True, kw_only=True):
@@ -178,7 +174,6 @@ class CodeVersion(Record, frozen=True, kw_only=True):
     parent: str | None = None
     bindings: tuple[Binding, ...] = ()
     scripted: bool = False
-    created_at: str = ""
 
 
 class Evidence(Record, frozen=True, kw_only=True):
@@ -311,16 +306,12 @@ class ModelCall(Record, frozen=True, kw_only=True):
     provider: str = ""
     model: str = ""
     at: str = ""
-    run: str = ""
     usd: float | None = None
     input_tokens: int = 0
     output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
     request_id: str = ""
     stop_reason: str = ""
     error_code: str = ""
-    latency_seconds: float | None = None
     reply: str = ""
     scripted: bool = False
     schema_version: int = SCHEMA_VERSION

@@ -60,7 +60,6 @@ def test_a_paper_of_a_folder_is_found_with_all_that_is_known_of_it(library: Pape
     assert paper.title == "Token Mixing through a Bottleneck of Low Rank"
     assert paper.authors == ("The compilewatch authors",)
     assert (paper.date, paper.library) == ("2026-11-02", "folder")
-    assert "rank r" in paper.abstract
     (other,) = library.find(PaperQuery(paper="gated-residual"), 1)
     assert library.fetch(other) == (INPUTS / "library" / "gated-residual.tex").read_bytes()
 
@@ -145,7 +144,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("credentials")
 def test_opensearch_is_asked_in_its_language() -> None:
     fields = ["title", "abstract", "authors"]
-    drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {}}}
+    drawn: dict[str, Any] = {"function_score": {"query": {"match_all": {}}, "random_score": {}}}
     since = {"range": {"ingested_at": {"gte": "now-720m"}}}
     queries: list[dict[str, Any]] = [{"paper": "1"}, {"minutes": 720}, {"words": "x y"}]
     with served(DOCUMENT) as (url, bodies):
@@ -160,7 +159,7 @@ def test_opensearch_is_asked_in_its_language() -> None:
     assert {body["size"] for body in bodies} == {2}
     assert bodies[1]["sort"] == [{"ingested_at": {"order": "desc"}}]
     assert (paper.id, paper.title, paper.authors) == ("1", "Gates", ("A", "B"))
-    assert (paper.date, paper.abstract, paper.library) == ("2026-11-02", "A gate.", "opensearch")
+    assert (paper.date, paper.library) == ("2026-11-02", "opensearch")
 
 
 @pytest.mark.usefixtures("credentials")

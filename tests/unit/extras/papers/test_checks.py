@@ -87,9 +87,6 @@ def test_what_is_not_allowed_is_found_with_its_line(line: str) -> None:
     [
         ("\0", "does not parse"),
         (GOOD.replace("def loss", "def lose"), "no function loss()"),
-        (GOOD.replace("def model()", "def model(width)"), "0 positional arguments"),
-        (GOOD.replace("loss(output, inputs)", "loss(output)"), "2 positional arguments"),
-        ("x = 1\n" * 60_000, "bytes"),
         ("(" * 5000, "does not parse"),
     ],
 )

@@ -378,40 +378,18 @@ def device() -> tuple[Any, Any]:
     return torch_xla.device(), torch_xla.sync
 
 
-def batch(sample: tuple[Any, ...], generator: torch.Generator) -> tuple[Any, ...]:
-    """Random inputs like a sample: floats of its shape, integers within its range."""
-    inputs: list[Any] = []
-    for value in sample:
-        if not isinstance(value, torch.Tensor):
-            inputs.append(value)
-        elif value.is_floating_point():
-            inputs.append(torch.randn(value.shape, generator=generator, dtype=value.dtype))
-        elif value.dtype is torch.bool:
-            inputs.append(torch.randint(0, 2, value.shape, generator=generator).bool())
-        else:
-            high = int(value.max()) + 1 if value.numel() else 1
-            drawn = torch.randint(0, max(high, 1), value.shape, generator=generator)
-            inputs.append(drawn.to(value.dtype))
-    return tuple(inputs)
-
-
-def moved(values: tuple[Any, ...], to: Any) -> tuple[Any, ...]:
-    return tuple(v.to(to) if isinstance(v, torch.Tensor) else v for v in values)
-
-
 def train(_: dict[str, Any]) -> None:
     """Print one line `METRICS: {...}` for each reported step; on the XLA device, where one is."""
     sys.path.insert(0, str(FOLDER))
     generated = __import__(MODULE)
     torch.manual_seed(0)
     where, end_step = device()
-    generator = torch.Generator().manual_seed(1)
-    sample = generated.inputs()
     model = generated.model().to(where).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     begun = time.perf_counter()
     for step in range(1, STEPS + 1):
-        inputs = moved(batch(sample, generator), where)
+        inputs = generated.inputs()
+        inputs = tuple(i.to(where) if isinstance(i, torch.Tensor) else i for i in inputs)
         optimizer.zero_grad()
         loss = generated.loss(model(*inputs), inputs)
         loss.backward()
