@@ -9,6 +9,7 @@ computed beside the code, in the sandbox (`worker/`).
 
 import ast
 import copy
+import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -50,10 +51,19 @@ _invalid = partial(finding_of, FindingClass.INVALID_CODE, PipelineStage.STATIC)
 _unfaithful = partial(finding_of, FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL)
 
 
+_PARSING = threading.Lock()
+"""Two threads that parse at a time may fail with a SystemError (python/cpython#106905)."""
+
+
+def _parsed(source: str) -> ast.Module:
+    with _PARSING:
+        return ast.parse(source)
+
+
 def check_source(source: str) -> tuple[records.PaperFinding, ...]:
     """The findings of a version of the code, in the order of its lines."""
     try:
-        tree = ast.parse(source)
+        tree = _parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         return (_invalid(f"the code does not parse: {error}", line),)
@@ -358,7 +368,7 @@ def check_structure(source: str, plan: records.PaperPlan) -> tuple[records.Paper
 
     The operations of a claim must meet in one class, else they may belong to something else.
     """
-    parts = live_parts(ast.parse(source))
+    parts = live_parts(_parsed(source))
     operations = {part: set(operations_in(part.nodes)) for part in parts}
     findings = []
     for claim in plan.claims:
