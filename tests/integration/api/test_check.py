@@ -205,6 +205,16 @@ def test_a_model_that_reaches_the_limit_of_recompilations_does_not_pass() -> Non
     ]
 
 
+class Skipped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.shape[0] == 1 else x * 2
+
+
+def test_a_function_that_dynamo_skips_for_good_is_named() -> None:
+    result = compilewatch.check(Skipped(), torch.ones(4, 3), vary={"x": {0: (1, 64)}})
+    assert "computes nothing, and Dynamo runs all in eager mode" in result.detail
+
+
 def test_a_break_and_an_error_of_a_later_call_count() -> None:
     def rare(x: Tensor, verbose: bool) -> Tensor:
         if verbose:
