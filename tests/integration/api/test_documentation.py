@@ -11,6 +11,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(300)
 @pytest.mark.torch
 def test_the_examples_run_one_after_another(tmp_path: Path) -> None:
     """Starts Python as a reader does; the last examples are a script and a sweep with a worker."""
