@@ -69,7 +69,10 @@ def bare_ray(ray_cluster: Any, bare_cache: Path) -> Iterator[Callable[..., RayLa
 
     def make(**options: Any) -> RayLauncher:
         given = {"environments": ("bare",), "cache": bare_cache, **options}
-        return made.setdefault(repr(options), RayLauncher(address=ray_cluster.address, **given))
+        new = RayLauncher(address=ray_cluster.address, **given)
+        launcher = made.setdefault(repr(options), new)
+        vars(launcher).pop("_nodes", None)  # it asks the cluster anew, in each test
+        return launcher
 
     yield make
     for launcher in made.values():

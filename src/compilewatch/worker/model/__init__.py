@@ -8,9 +8,12 @@ from typing import Any
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """While active, an object, a class or a module has another attribute of this name."""
-    original = getattr(owner, name)
+    is_own, original = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if is_own:
+            setattr(owner, name, original)
+        else:  # inherited
+            delattr(owner, name)

@@ -332,12 +332,13 @@ SWEEP = """
 import sys
 from pathlib import Path
 from compilewatch.environments import Environments
-from compilewatch.extras.cluster.launcher import RayLauncher
+from compilewatch.extras.cluster.launcher import ClusterReport, RayLauncher
 from tests.integration.extras.cluster.test_launcher import gate_request
 cache, gate = map(Path, sys.argv[1:3])
 with RayLauncher(1, ("bare",), cache=cache) as launcher:
     if "described" in sys.argv:
-        launcher._described = (Environments(cache).describe("bare"),)
+        described = (Environments(cache).describe("bare"),)
+        launcher._nodes = ClusterReport(kind="described", environments=described, jobs=1)
     for answer in launcher.run([gate_request(gate)], gate):
         print(answer.result.status, answer.result.error and answer.result.error.code)
 """
