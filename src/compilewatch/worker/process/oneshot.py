@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,7 @@ from compilewatch.contract.failures import one_line
 from compilewatch.contract.messages import MadeInputs, Readiness, Script, encoded
 from compilewatch.contract.targets import TARGETS, declared, device_kinds
 from compilewatch.errors import UnknownArgumentsError, WrongGuessError
-from compilewatch.records import DeclaredDevice, Mode, Record, Request, Tier
+from compilewatch.records import DeclaredDevice, Mode, Request, Tier
 from compilewatch.worker import forked
 from compilewatch.worker.targets import load_target
 
@@ -89,8 +90,8 @@ def _undeclarable(device: DeclaredDevice | None) -> str:
     return ""
 
 
-def call(verb: str) -> Record:
-    """Run a verb, which may read a request from standard input."""
+def call(verb: str) -> Any:
+    """Run a verb, which may read a request from standard input; what it returns becomes JSON."""
     if verb == "targets":
         return readiness()
     if verb == "models":
@@ -99,9 +100,7 @@ def call(verb: str) -> Record:
         return list_models()
     content = sys.stdin.buffer.read()
     if (reference := extras.CALLS.get(verb)) is not None:
-        answer = plugins.load(reference)(content)
-        assert isinstance(answer, Record)
-        return answer
+        return plugins.load(reference)(content)
     request = msgspec.json.decode(content, type=Request)
     if verb == "reproduce":
         from compilewatch.worker.reproduce import script
