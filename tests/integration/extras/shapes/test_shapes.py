@@ -59,3 +59,37 @@ def test_both_sides_of_a_branch_are_called_planned_and_confirmed(
     doubled = "return torch.compile(lambda *args, **kwargs: 2 * model(*args, **kwargs), **options)"
     script.write_text(text.replace(compiled, doubled))
     assert subprocess.run([sys.executable, script], check=False).returncode != 0
+
+
+LIMITED = """
+import torch
+
+class Limited(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.positions = torch.nn.Parameter(torch.zeros(40, 3))
+
+    def forward(self, x):
+        return x + self.positions[: x.shape[0]] + x[3]
+
+def inputs():
+    return {"x": torch.randn(8, 3)}
+"""
+
+
+def test_only_sizes_that_the_model_itself_accepts_are_called(
+    tmp_path: Path, warm_launcher: WarmLauncher
+) -> None:
+    """Twenty seconds: only a real search, plan and proof can leave the range."""
+    del warm_launcher
+    (tmp_path / "net.py").write_text(LIMITED)
+    own = ("net:Limited", "--inputs", "net:inputs", "--python-path", str(tmp_path))
+    result = run_here(
+        tmp_path, {"NO_COLOR": "1"}, "shapes", *own, "--vary", "batch=1..64", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    ends = [(limit["name"], limit["upper"], limit["size"]) for limit in report["limits"]]
+    assert ends == [("batch", False, 4), ("batch", True, 40)]
+    called = [call["sizes"]["batch"] for call in report["as_called"]["calls"]]
+    assert (min(called), max(called)) == (4, 40)
