@@ -42,7 +42,8 @@ try:
     import transformers.modeling_utils
 except ImportError:
     pass
-exec(compile(sys.stdin.read(), "plan.py", "exec"), {"__name__": "__main__"})
+torch.compile(torch.nn.Linear(1, 1), backend="aot_eager")(torch.ones(1, 1)).sum().backward()
+exec(compile(sys.stdin.read(), "plan.py", "exec"))
 """
 
 
@@ -138,10 +139,10 @@ def _content(launcher: Launcher, request: Request, scratch: Path) -> bytes:
 def prover(python: str, variables: dict[str, str]) -> Iterator[Callable[[str], PlanProof | str]]:
     """Yield what runs the script of a plan in a separate process: a proof, or why there is none.
 
-    The process imports torch before it gets the script, while the plan is made.
+    The process imports all of torch before it gets the script, while the plan is made.
     """
     with subprocess.Popen(
-        [python, "-B", "-c", _WAITING],
+        [python, "-B", "-P", "-c", _WAITING],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -74,14 +74,15 @@ def build_model(
     fake_mode: FakeTensorMode | None,
     *,
     full_size: bool = False,
+    budget: int = shrink.PARAMETER_BUDGET,
 ) -> BuiltModel:
     """Build the model of a request: with fake tensors, or without `fake_mode` with small real ones.
 
     In the fake tier, the request determines the depth, and the width is that of the configuration.
-    In the real tier, both are reduced (not with `full_size`), and the initialisation is real and
-    seeded. Models with real weights and models of factories are not changed and have their full
-    depth. Raises MissingPackageError or UnknownArchitectureError; errors of a constructor or
-    factory propagate.
+    In the real tier, both are reduced (not with `full_size`), the width so that the parameters fit
+    the `budget`, and the initialisation is real and seeded. Models with real weights and models of
+    factories are not changed and have their full depth. Raises MissingPackageError or
+    UnknownArchitectureError; errors of a constructor or factory propagate.
     """
     build = request.model.build
     depth = records.Depth.REDUCED if fake_mode is None else request.depth
@@ -90,7 +91,7 @@ def build_model(
         if isinstance(build, records.ClassBuild) or (
             isinstance(build, records.ConfigBuild) and not build.weights
         ):
-            module = _from_configuration(request, depth, fake_mode, full_size=full_size)
+            module = _from_configuration(request, depth, fake_mode, None if full_size else budget)
         elif isinstance(build, records.LibraryBuild):
             construct = library(build.library).constructor(build, depth)
             real = fake_mode is None
@@ -140,8 +141,7 @@ def _from_configuration(
     request: records.Request,
     depth: records.Depth,
     fake_mode: FakeTensorMode | None,
-    *,
-    full_size: bool,
+    budget: int | None,
 ) -> nn.Module:
     tier = records.Tier.REAL if fake_mode is None else records.Tier.FAKE
     build = request.model.build
@@ -154,9 +154,9 @@ def _from_configuration(
     if depth is records.Depth.REDUCED:
         shrink.reduce_depth(config)
     _override(config, applied)
-    if tier is records.Tier.REAL and not full_size:
+    if tier is records.Tier.REAL and budget is not None:
         config = shrink.narrow(
-            config, lambda c: count_parameters(_constructor(model_class, c, depth))
+            config, lambda c: count_parameters(_constructor(model_class, c, depth)), budget
         )
         _override(config, applied)  # again: overrides take precedence over the reduction
     dtype = _dtype(request, config)

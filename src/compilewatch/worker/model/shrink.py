@@ -467,20 +467,20 @@ HEADS_NAME = re.compile(
 """Fields with the number of heads of a fixed size."""
 
 
-def narrow(config: Any, count: Callable[[Any], int | None]) -> Any:
+def narrow(config: Any, count: Callable[[Any], int | None], budget: int = PARAMETER_BUDGET) -> Any:
     """Return a copy of a configuration that fits the budget as closely as the rules allow.
 
     `count` returns how many parameters a configuration has, None if it builds no model.
     """
     best, size = config, count(config)
-    if size is None or size <= PARAMETER_BUDGET:
+    if size is None or size <= budget:
         return config
     fewer = _with_fewer_experts(config)
     after = count(fewer)
     if after is not None and after < size:
         best, size = fewer, after
     for factor in FACTORS:
-        if size <= PARAMETER_BUDGET:
+        if size <= budget:
             break
         for towers in (True, False):  # the heads of a tower may not divide where the text's do
             candidate = _divided(fewer, factor, towers=towers)

@@ -40,6 +40,9 @@ from collections import OrderedDict, defaultdict
 from types import ModuleType
 """.strip()
 
+SCRIPT_PARAMETERS = 8_000_000
+"""The script compares many calls, of which each takes a second and more with the usual budget."""
+
 PADDING = '''
 def serve(compiled, *args, **kwargs):
     """Call the compiled model: small sizes are padded, and what it returns is cut."""
@@ -345,7 +348,7 @@ class Planner:
         geometry, request = self._geometry, self._geometry.subject.request
         request = msgspec.structs.replace(request, work=None, tier=Tier.REAL)
         request = at_written_depth(request)
-        built = build_model(request, None)
+        built = build_model(request, None, budget=SCRIPT_PARAMETERS)
         train = request.target.mode is Mode.TRAIN
         built.module.train(train)
         inputs = make_inputs(built.module, request, None)
