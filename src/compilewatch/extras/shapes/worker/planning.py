@@ -6,7 +6,7 @@ import inspect
 import operator
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -18,7 +18,14 @@ from torch.utils._pytree import tree_leaves
 from compilewatch.extras.fixes.worker import verifying
 from compilewatch.extras.shapes.records import ServedSizes, ShapePlan
 from compilewatch.extras.shapes.worker import serving
-from compilewatch.extras.shapes.worker.search import Domains, Geometry, Search, middle, words_of
+from compilewatch.extras.shapes.worker.search import (
+    SCRIPT_PARAMETERS,
+    Domains,
+    Geometry,
+    Search,
+    middle,
+    words_of,
+)
 from compilewatch.extras.shapes.worker.serving import Sizes, size_by
 from compilewatch.records import Mode, ShapeSeries, Tier
 from compilewatch.worker.example_inputs import make_inputs
@@ -39,9 +46,6 @@ import logging
 from collections import OrderedDict, defaultdict
 from types import ModuleType
 """.strip()
-
-SCRIPT_PARAMETERS = 8_000_000
-"""The script compares many calls, of which each takes a second and more with the usual budget."""
 
 PADDING = '''
 def serve(compiled, *args, **kwargs):
@@ -148,20 +152,19 @@ class Planner:
             words = " and ".join(names)
             yield Candidate(f"mark {words} as dynamic", marked)
             unbacked = dict.fromkeys(names, "unbacked")
-            for each in ({name: "unbacked"} for name in names if name in self._small):
-                if len(names) > 1:
-                    (name,) = each
-                    yield Candidate(
-                        f"mark {name} as unbacked, and others as dynamic", marked | each
-                    )
+            for name in filter(self._small.__contains__, names if len(names) > 1 else ()):
+                mark = f"mark {name} as unbacked, and"
+                others = {name: "unbacked"}
+                yield Candidate(f"{mark} compile with dynamic=True", others, dynamic=True)
+                yield Candidate(f"{mark} others as dynamic", marked | others)
             yield Candidate(f"mark {words} as unbacked", unbacked)
         may_pad = self._may_pad()
         small: dict[str, tuple[int, ...]] = {name: (2,) for name in self._small if name in may_pad}
         if small and names:
-            words = " and ".join(small)
-            yield Candidate(
-                f"mark {' and '.join(names)} as dynamic, and pad {words} 1 to 2", marked, small
-            )
+            words = f"pad {' and '.join(small)} 1 to 2"
+            # Marks are refused where a graph is for a part of the range only.
+            yield Candidate(f"compile with dynamic=True, and {words}", {}, small, dynamic=True)
+            yield Candidate(f"mark {' and '.join(names)} as dynamic, and {words}", marked, small)
         for name in may_pad.difference(names):
             largest = self._domains[name][-1]
             buckets = tuple(sorted({max(largest >> k, 2) for k in range(4)}))
@@ -201,18 +204,26 @@ class Planner:
         """Return which dimensions of outputs are those of inputs; None if some are more."""
         geometry = replace(self._geometry, subject=subject)
 
-        def shapes(sizes: Sizes) -> list[tuple[int, ...]]:
+        def of(values: Iterable[object]) -> list[tuple[int, ...]]:
+            return [
+                tuple(map(int, value.shape)) if isinstance(value, torch.Tensor) else ()
+                for value in values
+            ]
+
+        def shapes(sizes: Sizes) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+            """Return those of the leaves of the output, and of what objects in it hold."""
             with subject.tensors(), torch.no_grad():
                 called = replace(subject, inputs=geometry.inputs(sizes))
                 output = called.call(subject.module)
-            return [
-                tuple(map(int, leaf.shape)) if isinstance(leaf, torch.Tensor) else ()
-                for leaf in tree_leaves(output)
-            ]
+            listed = tree_leaves(output)
+            ids = set(map(id, listed))
+            return of(listed), of(v for _, v in verifying.leaves(output, "") if id(v) not in ids)
 
-        before, outputs = shapes(self._middle), dict[int, dict[int, str]]()
+        (before, cached), outputs = shapes(self._middle), dict[int, dict[int, str]]()
         for name in self._domains:
-            after = shapes(self._middle | {name: self._middle[name] + 1})
+            after, held = shapes(self._middle | {name: self._middle[name] + 1})
+            if held != cached:  # nothing can cut what is in a cache
+                return None
             for number, (ours, theirs) in enumerate(zip(before, after, strict=True)):
                 for dimension, (size, larger) in enumerate(zip(ours, theirs, strict=True)):
                     if larger not in (size, size + 1):
@@ -222,16 +233,19 @@ class Planner:
         return outputs
 
     def _marks(
-        self, candidate: Candidate
+        self, candidate: Candidate, *, first: bool
     ) -> Iterator[tuple[int | str, str, int, dict[str, object]]]:
-        """Yield each call that marks a dimension of an argument: its function and arguments."""
+        """Yield each call that marks a dimension of an argument: its function and arguments.
+
+        After the `first` call, Dynamo knows which dimensions are dynamic, but not which unbacked.
+        """
         geometry = replace(self._geometry, padded=candidate.padded)
         ends = [{n: domain[end] for n, domain in self._domains.items()} for end in (0, -1)]
         low, high = map(geometry.of_call, ends)
         for key, dimensions in geometry.follows.items():
             for dimension, rule in dimensions.items():
                 mark = {candidate.marks.get(name, "") for name in rule[1]}
-                if mark == {"dynamic"}:
+                if mark == {"dynamic"} and first:
                     bounds: dict[str, object] = {
                         "min": max(size_by(rule, low), 2),
                         "max": size_by(rule, high),
@@ -246,19 +260,20 @@ class Planner:
     def _tried(self, candidate: Candidate, subject: Subject) -> Traced | None:
         """Return what a candidate compiles; None where it fails, or breaks a graph."""
         geometry = replace(self._geometry, subject=subject, padded=candidate.padded)
-        small = [name for name in self._small if geometry.of_call({name: 1}) == {name: 1}]
         ones = [dict[str, int]()]
-        for name in small if "unbacked" not in candidate.marks.values() else ():
-            ones += [each | {name: 1} for each in ones]
+        for name in self._small:
+            if candidate.marks.get(name) != "unbacked" and geometry.of_call({name: 1}) == {name: 1}:
+                ones += [each | {name: 1} for each in ones]
         first = [geometry.of_call(self._middle | sizes) for sizes in ones]
         for name, paddings in candidate.padded.items():
             first += [first[0] | {name: size} for size in paddings if size > first[0][name]]
         with series(subject, dynamic=candidate.dynamic) as compiled:
             caller = Search(compiled, geometry, self._domains)
-            marks = tuple(self._marks(candidate))
             for number, sizes in enumerate([*first, *self._calls]):
                 inputs = geometry.inputs(sizes)
-                for key, function, dimension, options in marks if not number else ():
+                for key, function, dimension, options in (
+                    self._marks(candidate, first=not number) if number < len(first) else ()
+                ):
                     holder = inputs.args if isinstance(key, int) else inputs.kwargs
                     marking = operator.attrgetter(function)(torch._dynamo)
                     marking(holder[key], dimension, **options)  # type: ignore[index]
@@ -297,9 +312,9 @@ class Planner:
     def _code(self, candidate: Candidate, first: Sequence[Sizes]) -> str:
         """Return the plan as code to paste."""
         option = ", dynamic=True" if candidate.dynamic else ""
-        pytree = "from torch.utils._pytree import tree_flatten, tree_unflatten\n"
+        pytree = "from torch.utils._pytree import tree_flatten, tree_unflatten"
         lines = [
-            "import torch\n" + (pytree if candidate.padded else ""),
+            "import torch\n" + pytree if candidate.padded else "import torch",
             "def compile_model(model, **options):\n"
             f"    return torch.compile(model{option}, **options)",
         ]
@@ -307,7 +322,7 @@ class Planner:
         for number, sizes in enumerate(first):
             given = ", ".join(f'"{name}": {size}' for name, size in sizes.items())
             calls.append(f"args, kwargs = inputs(**{{{given}}})")
-            for key, function, dimension, options in self._marks(candidate) if not number else ():
+            for key, function, dimension, options in self._marks(candidate, first=not number):
                 holder = f"args[{key}]" if isinstance(key, int) else f'kwargs["{key}"]'
                 words = "".join(f", {name}={value!r}" for name, value in options.items())
                 calls.append(f"torch._dynamo.{function}({holder}, {dimension}{words})")

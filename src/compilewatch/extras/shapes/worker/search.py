@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +28,6 @@ from compilewatch.worker.example_inputs.sizes import (
     inputs_of,
     known_sizes,
     sizes_of,
-    tokens_of,
 )
 from compilewatch.worker.model.resolve import build_model
 from compilewatch.worker.subject import ExampleInputs, Subject
@@ -37,6 +35,9 @@ from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
 from compilewatch.worker.targets.dynamo.series import Series
 
 MOST_CALLS = 20
+
+SCRIPT_PARAMETERS = 8_000_000
+"""Of a model on real tensors: with the usual budget, a call takes a second and more."""
 
 Domains = Mapping[str, Sequence[int]]
 """The sizes of each dimension that are served, in order."""
@@ -139,14 +140,20 @@ def limits_of(geometry: Geometry, domains: Domains) -> tuple[SizeLimit, ...]:
 
     Raises InputsError where it rejects sizes in the middle of all dimensions.
     """
-    middle_sizes = middle(geometry, domains)
+    inner = middle(geometry, domains)
+    ends = [(name, end) for name in domains for end in (0, len(domains[name]) - 1)]
+    longest = (SEQUENCE, len(domains.get(SEQUENCE, ())) - 1)
 
     def all_limits(subject: Subject) -> tuple[SizeLimit, ...]:
         inside = replace(geometry, subject=subject)
-        if (limit := rejection(inside, middle_sizes)) is not None:
-            raise InputsError(f"the model itself fails for {words_of(middle_sizes)}: {limit.error}")
-        ends = ((name, end) for name in domains for end in (0, len(domains[name]) - 1))
-        return tuple(filter(None, (_limit(inside, domains, *end) for end in ends)))
+        if (limit := rejection(inside, inner)) is not None:
+            raise InputsError(f"the model itself fails for {words_of(inner)}: {limit.error}")
+        limits = {end: _limit(inside, domains, *end, inner) for end in ends}
+        if longest in ends and limits[longest] is None:
+            # Fake tensors have no values, so that no position is beyond the last one.
+            least = inner | {name: sizes[0] for name, sizes in domains.items() if name != SEQUENCE}
+            limits[longest] = _limit(_of_real(inside), domains, *longest, least)
+        return tuple(filter(None, limits.values()))
 
     return geometry.subject.in_fork(all_limits, tuple[SizeLimit, ...])
 
@@ -161,44 +168,34 @@ def within(domains: Domains, limits: Iterable[SizeLimit]) -> Domains:
     return bounds
 
 
-def _limit(geometry: Geometry, domains: Domains, name: str, end: int) -> SizeLimit | None:
-    """Return the last size towards an end that eager mode accepts; None where that is the end."""
-    domain, inner, upper = domains[name], middle(geometry, domains), end > 0
+def _limit(
+    geometry: Geometry, domains: Domains, name: str, end: int, inner: Sizes
+) -> SizeLimit | None:
+    """Return the last size towards an end that eager mode accepts; None where that is the end.
+
+    Others have their `inner` sizes.
+    """
+    domain, upper = domains[name], end > 0
     accepted, limit = domain.index(inner[name]), rejection(geometry, inner | {name: domain[end]})
-    if limit is None:
-        positions = _positions(geometry, domain) if name == SEQUENCE and upper else end
-        if positions == end:
-            return None
-        least = {other: sizes[0] for other, sizes in domains.items()}
-        limit = _rejection_of_real(geometry, least | {name: domain[end]})
-        size = domain[positions]
-        return limit and msgspec.structs.replace(limit, name=name, size=size, upper=upper)
-    while abs(end - accepted) > 1:
+    while limit is not None and abs(end - accepted) > 1:
         between = (accepted + end) // 2
         if (nearer := rejection(geometry, inner | {name: domain[between]})) is None:
             accepted = between
         else:
             end, limit = between, nearer
-    return msgspec.structs.replace(limit, name=name, size=domain[accepted], upper=upper)
+    return limit and msgspec.structs.replace(limit, name=name, size=domain[accepted], upper=upper)
 
 
-def _positions(geometry: Geometry, domain: Sequence[int]) -> int:
-    """Return the index of the longest text that the rules for inputs make, or the last one."""
-    subject = geometry.subject
-    longest = make_inputs(subject.module, subject.request, None, length=domain[-1])
-    return min(bisect_right(domain, tokens_of(longest) or domain[-1]), len(domain)) - 1
-
-
-def _rejection_of_real(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
-    """Call the model on real tensors: fake ones have no values that an index could miss."""
+def _of_real(geometry: Geometry) -> Geometry:
+    """Return the geometry of the model with real tensors."""
     request = msgspec.structs.replace(geometry.subject.request, tier=Tier.REAL)
-    module = build_model(request, None).module
+    module = build_model(request, None, budget=SCRIPT_PARAMETERS).module
     module.train(request.target.mode is Mode.TRAIN)
     inputs = make_inputs(module, request, None)
     subject = replace(
         geometry.subject, request=request, module=module, inputs=inputs, fake_mode=None
     )
-    return rejection(replace(geometry, subject=subject), sizes)
+    return replace(geometry, subject=subject)
 
 
 def rejection(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
