@@ -39,8 +39,13 @@ class Recompiles(logging.Handler):
         messages.append((len(graphs) + 1, record.getMessage()))
 
 
+def backend(module, inputs):
+    received.append(module)
+    return module.forward
+
+
 def series(trace, dynamic):
-    compiled = torch.compile(model, backend="eager", dynamic=dynamic)
+    compiled = torch.compile(model, backend=backend, dynamic=dynamic)
     for text in trace:
         scope = dict(globals())
         exec(text, scope)
@@ -51,11 +56,13 @@ def series(trace, dynamic):
             errors.append("")
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
-        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    return {"graphs": graphs, "messages": messages, "errors": errors}
+        counted.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        graphs.append(len(received))
+        received.clear()
+    return {"graphs": graphs, "counted": counted, "messages": messages, "errors": errors}
 
 
-graphs, messages, errors, answers = [], [], [], {}
+graphs, counted, received, messages, errors, answers = [], [], [], [], [], {}
 torch._logging.set_logs(recompiles=True)
 logging.getLogger("torch._dynamo.guards.__recompiles").addHandler(Recompiles(logging.DEBUG))
 for name, trace in TRACES.items():
@@ -129,14 +136,15 @@ def answer(request: Request) -> Answer:
 
 
 def subject_of(request: Request, fake_mode: InputAwareFakeMode | None) -> Subject:
-    module = build_model(request, fake_mode).module.eval()
+    maker = build_model(request, fake_mode).module.eval()
     return Subject(
         request=request,
-        module=module,
-        inputs=make_inputs(module, request, fake_mode),
+        module=build_model(request, fake_mode).module.eval(),
+        inputs=make_inputs(maker, request, fake_mode),
         fake_mode=fake_mode,
         artifacts=Path(),
         enter=lambda _: None,
+        maker=maker,
     )
 
 

@@ -195,6 +195,7 @@ def _run(
             artifacts=folder / "artifacts",
             enter=enter,
             rebuilt=lambda: build().module,
+            maker=built.module if called else None,
         )
         return on_device(subject, device.torch_device(request.device)) if moves else subject
 

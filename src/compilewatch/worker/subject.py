@@ -28,7 +28,7 @@ class ExampleInputs:
     `dynamic_shapes` maps an argument name to the dimensions that may vary (`{dim: "batch"}`).
     `guessed` says what was guessed, a line for each tensor; without it, a person or a reviewed rule
     is responsible for the inputs. `generation` are the arguments of the model's own `generate`,
-    where they are others.
+    where they are others. Of the tokens of each text, `placeholders` stand for images or sounds.
     """
 
     strategy: str
@@ -37,6 +37,7 @@ class ExampleInputs:
     dynamic_shapes: dict[str, dict[int, str]] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
     generation: dict[str, Any] = field(default_factory=dict)
+    placeholders: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,9 @@ class Subject:
     `fake_mode` is the mode that its parameters and inputs were made under, None in the real tier.
     `enter` announces a phase, which starts its deadline. `artifacts` is an existing folder for this
     request only. In train mode `module` is in `.train()`, and `inputs` contain labels if the model
-    takes them. `rebuilt` makes the module anew, where no fork is possible. `later` are the inputs
-    of the calls after the first one; None for one more call with equal inputs.
+    takes them. `rebuilt` makes the module anew, where no fork is possible. `maker` makes inputs in
+    the place of the module, where rules for that call it. `later` are the inputs of the calls after
+    the first one; None for one more call with equal inputs.
 
     Nothing has called the module: `in_fork` keeps it so. Only the last call that a target makes may
     be without a fork.
@@ -60,6 +62,7 @@ class Subject:
     artifacts: Path
     enter: Callable[[Phase], None]
     rebuilt: Callable[[], nn.Module] | None = None
+    maker: nn.Module | None = None
     later: tuple[ExampleInputs, ...] | None = None
 
     owns_process: ClassVar[bool] = True

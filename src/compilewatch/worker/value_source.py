@@ -16,13 +16,15 @@ from compilewatch.worker.example_inputs.files import attributes_of
 from compilewatch.worker.subject import ExampleInputs
 
 LITERAL_ELEMENTS = 4096
-"""Integer and boolean tensors of up to this size are written out, because their values matter."""
+"""Integer and boolean tensors of up to this size are written as lists."""
 
 LITERAL_NUMBERS = 16
 """So are floating-point tensors of up to this size: boxes, scales and limits are not noise."""
 
-GIVEN_ELEMENTS = 2**21
-"""Tensors that a person gave are written out up to this size."""
+STORED_ELEMENTS = 2**21
+"""Larger ones, and any that a person gave, are written as bytes up to this size: a text without the
+tokens of its image is another one.
+"""
 
 OBJECTS = '''
 def class_of(module, name):
@@ -100,13 +102,15 @@ def tensor_source(tensor: torch.Tensor) -> str:
     same = tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
     few = tensor.is_floating_point() and 1 < tensor.numel() <= LITERAL_NUMBERS
     if few and not same and bool(tensor.isfinite().all()):
-        return f"torch.tensor({tensor.tolist()}, dtype={dtype})"
+        return _literal(tensor)
     if (tensor.is_floating_point() or tensor.is_complex()) and not same:
         return _noise(tensor)
     if same or tensor.numel() == 1:
         return f"torch.full({shape}, {tensor.flatten()[0].item()}, dtype={dtype})"
     if tensor.numel() <= LITERAL_ELEMENTS:
-        return f"torch.tensor({tensor.tolist()}, dtype={dtype})"
+        return _literal(tensor)
+    if tensor.numel() <= STORED_ELEMENTS:
+        return _stored(tensor)
     high = int(tensor.max()) + 1
     return f"torch.randint({int(tensor.min())}, {high}, {shape}, dtype={dtype})"
 
@@ -127,8 +131,10 @@ def given_source(tensor: torch.Tensor) -> str:
     """Python source of a tensor with exactly its values, as compressed bytes if it is large."""
     if tensor.numel() <= LITERAL_ELEMENTS and not tensor.is_complex() and tensor.isfinite().all():
         return tensor_source(tensor) if tensor.numel() < 2 else _literal(tensor)
-    if tensor.numel() > GIVEN_ELEMENTS:
-        return tensor_source(tensor)
+    return tensor_source(tensor) if tensor.numel() > STORED_ELEMENTS else _stored(tensor)
+
+
+def _stored(tensor: torch.Tensor) -> str:
     values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     text = base64.b85encode(zlib.compress(bytes(values.tolist()))).decode()
     stored = f'__import__("zlib").decompress(__import__("base64").b85decode({text!r}))'

@@ -124,6 +124,7 @@ def _derive(context: Context, name: str, where: str) -> ExampleInputs:
         kwargs=context.values,
         dynamic_shapes=dynamic_shapes(context.values, context.batch),
         generation=context.generation,
+        placeholders=context.placeholders,
     )
     if missing:
         raise UnknownArgumentsError(name, missing, inputs, where)

@@ -124,6 +124,7 @@ class Context:
         self.length: int | None = None
         self.tokens: dict[str, int] = {}
         self.features: dict[str, int] = {}
+        self.placeholders = 0
         self.dropped = without
         self.values: dict[str, Any] = {}
         self.generation: dict[str, Any] = {}

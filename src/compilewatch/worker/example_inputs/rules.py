@@ -221,8 +221,8 @@ def _input_ids(ctx: Context) -> torch.Tensor:
     special = documented_layout(ctx, "input_ids")
     if special is not None:
         return ctx.integers("input_ids", 0, ctx.vocabulary(), *special)
-    total = ctx.sequence + sum(count for _, count in runs)
-    ids = token_ids(ctx, "input_ids", total, ctx.vocabulary())
+    ctx.placeholders = sum(count for _, count in runs)
+    ids = token_ids(ctx, "input_ids", ctx.sequence + ctx.placeholders, ctx.vocabulary())
     start = ctx.sequence // 4
     for token, count in runs:
         ids[:, start : start + count] = token

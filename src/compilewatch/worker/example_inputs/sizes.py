@@ -1,7 +1,8 @@
 """Example inputs of other sizes: more samples, longer texts, or any dimension of a tensor.
 
-Dimensions have names: `batch` and `sequence` (of a text, in all its arguments), or the argument
-and the number of the dimension (`x.0`, `images[1].2`), with Dynamo's names of arguments.
+Dimensions have names: `batch` and `sequence` (of a text without what stands for images, in all its
+arguments), or the argument and the number of the dimension (`x.0`, `images[1].2`), with Dynamo's
+names of arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def inputs_of(subject: Subject, sizes: Mapping[str, int]) -> ExampleInputs:
     if _by_rules(inputs) and not own.keys().isdisjoint({BATCH, SEQUENCE}):
         chosen = {name: left.pop(name, own.get(name)) for name in (BATCH, SEQUENCE)}
         inputs = make_inputs(
-            subject.module,
+            subject.maker or subject.module,
             subject.request,
             subject.fake_mode,
             batch=chosen[BATCH] or own[BATCH],
@@ -93,7 +94,7 @@ def sizes_of(subject: Subject) -> dict[str, int]:
     if (rows := rows_of(inputs)) is not None:
         sizes[BATCH] = rows
     if _by_rules(inputs) and (tokens := tokens_of(inputs)) is not None:
-        sizes[SEQUENCE] = tokens
+        sizes[SEQUENCE] = tokens - inputs.placeholders
     for argument, tensor in tensors_of(subject, inputs).items():
         sizes |= {f"{argument}.{dim}": int(size) for dim, size in enumerate(tensor.shape)}
     return sizes

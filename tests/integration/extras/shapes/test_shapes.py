@@ -93,3 +93,53 @@ def test_only_sizes_that_the_model_itself_accepts_are_called(
     assert ends == [("batch", False, 4), ("batch", True, 40)]
     called = [call["sizes"]["batch"] for call in report["as_called"]["calls"]]
     assert (min(called), max(called)) == (4, 40)
+
+
+CACHED = """
+import torch
+
+class Held:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+class Cached(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 5)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y.sum() if x.shape[1] == 1 else y.mean(), Held(y)
+
+def inputs():
+    return {"x": torch.randn(4, 7, 3)}
+"""
+
+
+def test_nothing_is_padded_where_objects_hold_what_a_call_computes(
+    tmp_path: Path, warm_launcher: WarmLauncher
+) -> None:
+    """Half a minute: only a real proof shows that marks in each first call are enough."""
+    del warm_launcher
+    (tmp_path / "net.py").write_text(CACHED)
+    own = ("net:Cached", "--inputs", "net:inputs", "--python-path", str(tmp_path))
+    vary = ("--vary", "batch=1..64", "--vary", "x.1=1..9")
+    result = run_here(tmp_path, {"NO_COLOR": "1"}, "shapes", *own, *vary, "--json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    plan = report["plan"]
+    assert not any("pad" in title for title in (*plan["tried"], *report["unconfirmed"]))
+    assert len(report["dynamic"]["graphs"]) > len(plan["series"]["graphs"]) == 2
+    assert plan["code"].count("mark_unbacked") == 2
+
+
+def test_the_positions_of_a_real_model_end_its_texts(
+    tmp_path: Path, warm_launcher: WarmLauncher
+) -> None:
+    """Half a minute: fake tensors accept each position, so that only a real model has a last."""
+    del warm_launcher
+    vary = ("--vary", "sequence=505..512")
+    result = run_here(tmp_path, {"NO_COLOR": "1"}, "shapes", "XLMRobertaModel", *vary, "--json")
+    assert result.returncode == 0, result.stderr
+    (limit,) = json.loads(result.stdout)["limits"]
+    assert (limit["name"], limit["upper"], limit["size"]) == ("sequence", True, 510)

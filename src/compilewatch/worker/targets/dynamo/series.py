@@ -285,8 +285,12 @@ def _standard_series(subject: Subject) -> Shapes:
         return Shapes(problem="the inputs have no batch")
     if subject.request.depth is Depth.FULL and subject.fake_mode is not None:
         request = msgspec.structs.replace(subject.request, depth=Depth.REDUCED)
-        module = build_model(request, subject.fake_mode).module.train(subject.module.training)
-        subject = replace(subject, request=request, module=module)
+
+        def build() -> torch.nn.Module:
+            return build_model(request, subject.fake_mode).module.train(subject.module.training)
+
+        maker = build() if subject.maker is not None else None
+        subject = replace(subject, request=request, module=build(), maker=maker)
     traces = [[{BATCH: batch} for batch in dict.fromkeys(batch for batch, _ in STANDARD_TRACE)]]
     if SEQUENCE in sizes:  # unless something else of the inputs determines its length
         traces.insert(0, [{BATCH: batch, SEQUENCE: length} for batch, length in STANDARD_TRACE])
