@@ -93,6 +93,10 @@ class Candidate:
     padded: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dynamic: bool | None = None
 
+    @property
+    def is_simple(self) -> bool:
+        return not self.padded and "unbacked" not in self.marks.values()
+
 
 class Traced(msgspec.Struct):
     """A series, which graph serves which sizes, and of a plan where its graphs begin and end."""
@@ -100,6 +104,10 @@ class Traced(msgspec.Struct):
     series: ShapeSeries
     served: ServedSizes
     bounds: list[Sizes] = []
+
+
+def _compilations(traced: Traced) -> int:
+    return traced.series.compilations
 
 
 class Planner:
@@ -125,16 +133,19 @@ class Planner:
             return None
         candidates = [each for each in self._candidates() if each.title not in without]
         tried: dict[str, Traced] = {}
-        # Without sizes 0 and 1 the simple ones may do, and with them they cannot.
+        # Without sizes 0 and 1 the simple ones may do; with them, they are no better than others.
         for candidate in reversed(candidates) if self._small else candidates:
+            improved = any(_compilations(result) < fewest for result in tried.values())
+            if self._small and improved and candidate.is_simple:
+                break
             attempt = partial(self._tried, candidate)
             result = self._geometry.subject.in_fork(attempt, Traced | None)
             if result is not None:
                 tried[candidate.title] = result
-                if result.series.compilations == self.least:
+                if _compilations(result) == self.least:
                     break
         ranked = sorted(
-            (tried[each.title].series.compilations, number, each)
+            (_compilations(tried[each.title]), number, each)
             for number, each in enumerate(candidates)
             if each.title in tried
         )
@@ -306,7 +317,7 @@ class Planner:
             code=code,
             script=self._script(candidate, code, compared),
             holds_if=tuple(holds_if),
-            tried={title: result.series.compilations for title, result in tried.items()},
+            tried={title: _compilations(result) for title, result in tried.items()},
         )
 
     def _code(self, candidate: Candidate, first: Sequence[Sizes]) -> str:
