@@ -144,6 +144,12 @@ def test_few_numbers_are_written_and_many_are_noise() -> None:
     assert value_source(torch.tensor([1.0, float("nan")])).startswith("torch.randn(")
 
 
+def test_a_long_text_keeps_its_tokens() -> None:
+    """A random one would have no tokens for its image."""
+    text = torch.arange(6000).view(2, 3000) % 40
+    assert torch.equal(_read_again(text), text)
+
+
 def test_what_a_person_gave_is_written_with_its_own_values() -> None:
     given = {
         "few": torch.rand(3, 8),

@@ -1,5 +1,6 @@
 """One tiny model of each modality: its forward takes the inputs that rules make for it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilewatch.records import Mode
+from compilewatch.worker.example_inputs.sizes import inputs_of, sizes_of
 from compilewatch.worker.model.construct import to_fake
+from compilewatch.worker.subject import Subject
+from tests import factories
 from tests.integration.worker.example_inputs import conftest
 from tests.integration.worker.example_inputs.conftest import BERT, TEXT, VISION, Make, forward, tiny
 
@@ -128,6 +132,28 @@ def test_image_tokens_match_the_patches_of_the_tower_in_any_tier(make: Make) -> 
     real = make(to_fake(llava(), mode)).kwargs
     assert torch.equal(real["input_ids"], inputs.kwargs["input_ids"])
     assert not any(isinstance(value, FakeTensor) for value in real.values())
+
+
+def test_other_sizes_keep_the_tokens_of_an_image_and_call_no_model(make: Make) -> None:
+    model, maker = llava(), llava()
+    subject = Subject(
+        request=factories.request("LlavaForConditionalGeneration"),
+        module=model,
+        inputs=make(maker),
+        fake_mode=None,
+        artifacts=Path(),
+        enter=lambda _: None,
+        maker=maker,
+    )
+    assert {"batch": 2, "sequence": 32}.items() <= sizes_of(subject).items()
+    called: list[object] = []
+    for module in model.modules():
+        module.register_forward_pre_hook(lambda module, _: called.append(module))
+    inputs = inputs_of(subject, {"batch": 3})
+    assert inputs.kwargs["input_ids"].shape == (3, 32 + 16)
+    assert inputs_of(subject, {"sequence": 20}).kwargs["input_ids"].shape == (2, 20 + 16)
+    assert not called
+    forward(model, inputs)
 
 
 def test_image_tokens_match_merged_patches_of_a_grid(make: Make) -> None:
