@@ -105,9 +105,9 @@ class Traced(msgspec.Struct):
     served: ServedSizes
     bounds: list[Sizes] = []
 
-
-def _compilations(traced: Traced) -> int:
-    return traced.series.compilations
+    @property
+    def compilations(self) -> int:
+        return self.series.compilations
 
 
 class Planner:
@@ -135,17 +135,17 @@ class Planner:
         tried: dict[str, Traced] = {}
         # Without sizes 0 and 1 the simple ones may do; with them, they are no better than others.
         for candidate in reversed(candidates) if self._small else candidates:
-            improved = any(_compilations(result) < fewest for result in tried.values())
+            improved = any(result.compilations < fewest for result in tried.values())
             if self._small and improved and candidate.is_simple:
                 break
             attempt = partial(self._tried, candidate)
             result = self._geometry.subject.in_fork(attempt, Traced | None)
             if result is not None:
                 tried[candidate.title] = result
-                if _compilations(result) == self.least:
+                if result.compilations == self.least:
                     break
         ranked = sorted(
-            (_compilations(tried[each.title]), number, each)
+            (tried[each.title].compilations, number, each)
             for number, each in enumerate(candidates)
             if each.title in tried
         )
@@ -317,7 +317,7 @@ class Planner:
             code=code,
             script=self._script(candidate, code, compared),
             holds_if=tuple(holds_if),
-            tried={title: _compilations(result) for title, result in tried.items()},
+            tried={title: result.compilations for title, result in tried.items()},
         )
 
     def _code(self, candidate: Candidate, first: Sequence[Sizes]) -> str:
