@@ -52,7 +52,8 @@ class Buckets(Record, frozen=True, kw_only=True):
 class SizeLimit(Record, frozen=True, kw_only=True):
     """The largest (`upper`) or smallest size of a dimension that the model accepts in eager mode.
 
-    `error` is what it raises beyond, and `place` the line that does.
+    `error` is what it raises beyond, and `place` the line that does; unless `by_model`, because
+    tensors without values cannot be read.
     """
 
     name: str
@@ -60,6 +61,7 @@ class SizeLimit(Record, frozen=True, kw_only=True):
     upper: bool
     error: str
     place: CodePlace
+    by_model: bool = True
 
 
 class ServedSizes(Record, frozen=True, kw_only=True):

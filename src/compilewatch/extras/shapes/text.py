@@ -40,8 +40,12 @@ def shape_text(model: str, report: ShapeReport) -> Group:
     parts += (
         plain(
             f"{limit.name} {'ends' if limit.upper else 'begins'} at {limit.size:,}: "
-            f"{'beyond' if limit.upper else 'below'} it the model itself fails, "
-            f"{limit.place.file}:{limit.place.line}: {limit.error}"
+            f"{'beyond' if limit.upper else 'below'} it "
+            + (
+                f"the model itself fails, {limit.place.file}:{limit.place.line}: {limit.error}"
+                if limit.by_model
+                else f"the model cannot be called on tensors without values: {limit.error}"
+            )
         )
         for limit in report.limits
     )

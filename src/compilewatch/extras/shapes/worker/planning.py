@@ -36,7 +36,7 @@ from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.series import series
 from compilewatch.worker.value_source import OBJECTS, given_source, has_objects, inputs_source
 
-COMPARING = ("leaves", "has_attributes", "tensors", "loss_of", "size_of")
+COMPARING = ("leaves", "has_attributes", "tensors", "loss_of", "size_of", "words_of")
 """Functions of the verification of fixes that the script has, too."""
 
 _COMPARING_IMPORTS = """

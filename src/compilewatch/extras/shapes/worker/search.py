@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from compilewatch.contract.failures import one_line
+from compilewatch.contract.failures import one_line, type_names
 from compilewatch.errors import InputsError
 from compilewatch.extras.shapes.records import ServedSizes, SizeLimit
 from compilewatch.extras.shapes.worker.serving import Follows, Sizes, resized, size_by
@@ -30,6 +30,7 @@ from compilewatch.worker.example_inputs.sizes import (
     sizes_of,
 )
 from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.phases import FAKE_ERRORS
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
 from compilewatch.worker.targets.dynamo.series import Series
@@ -209,7 +210,14 @@ def rejection(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
         frames = user_stack(traceback.extract_tb(error.__traceback__))
         frame = place_of([at for at in frames if not at.file.startswith("torch/")])
         place = CodePlace(file=frame.file, line=frame.line, function=frame.function)
-        return SizeLimit(name="", size=0, upper=True, error=one_line(error), place=place)
+        return SizeLimit(
+            name="",
+            size=0,
+            upper=True,
+            error=one_line(error),
+            place=place,
+            by_model=type_names(error).isdisjoint(FAKE_ERRORS),
+        )
     return None
 
 

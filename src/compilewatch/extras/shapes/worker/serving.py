@@ -11,6 +11,7 @@ import json
 import random
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -20,7 +21,7 @@ import torch
 import torch._dynamo
 from torch.utils._pytree import tree_map_only
 
-from compilewatch.extras.fixes.worker.verifying import leaves, loss_of, size_of
+from compilewatch.extras.fixes.worker.verifying import leaves, loss_of, size_of, words_of
 
 Follows = Mapping[int | str, Mapping[int, tuple[int, Mapping[str, int]]]]
 """How the sizes of tensors follow from those that are served: for each argument, by its position or
@@ -220,11 +221,15 @@ def main(proof: Proof) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # a model may print
         with ProcessPoolExecutor(1, get_context("fork")) as other:
             counting = other.submit(proof.count, "meta")
-            compared = proof.compare()
-        error = counting.exception()
-        counted: dict[str, Any] = counting.result() if error is None else {"graphs": []}
+            try:
+                compared = proof.compare()
+            except Exception as error:  # noqa: BLE001  (of the compiler or the model)
+                traceback.print_exc()
+                sys.exit(words_of(error))
+        failed = counting.exception()
+        counted: dict[str, Any] = {"graphs": []} if failed else counting.result()
         if counted["graphs"] != compared["graphs"]:  # some operators branch on the CPU alone
-            print(f"not on meta tensors: {error or counted}", file=sys.stderr)
+            print(f"not on meta tensors: {failed or counted}", file=sys.stderr)
             counted = proof.count("cpu")
     both = compared["graphs"] + counted["graphs"]
     print(json.dumps(compared | counted | {"graphs": both}))
