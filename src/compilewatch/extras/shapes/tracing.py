@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
+import signal
 import subprocess
 import tempfile
 from bisect import bisect_left
@@ -168,7 +170,8 @@ def prover(python: str, variables: dict[str, str]) -> Iterator[Callable[[str], P
         try:
             yield prove
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # with the fork that counts
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 class Served(NamedTuple):
