@@ -19,19 +19,17 @@ from compilewatch.extras.fixes.worker import verifying
 from compilewatch.extras.shapes.records import ServedSizes, ShapePlan
 from compilewatch.extras.shapes.worker import serving
 from compilewatch.extras.shapes.worker.search import (
-    SCRIPT_PARAMETERS,
     Domains,
     Geometry,
     Search,
     middle,
+    of_real,
     words_of,
 )
 from compilewatch.extras.shapes.worker.serving import Sizes, size_by
-from compilewatch.records import Mode, ShapeSeries, Tier
-from compilewatch.worker.example_inputs import make_inputs
+from compilewatch.records import ShapeSeries
 from compilewatch.worker.example_inputs.sizes import BATCH
-from compilewatch.worker.model.resolve import build_model
-from compilewatch.worker.reproduce import at_written_depth, dtype_source, model_source
+from compilewatch.worker.reproduce import dtype_source, model_source
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets.dynamo.series import series
 from compilewatch.worker.value_source import OBJECTS, given_source, has_objects, inputs_source
@@ -371,18 +369,13 @@ class Planner:
 
     def _script(self, candidate: Candidate, code: str, compared: Sequence[Sizes]) -> str:
         """Return a script of plain PyTorch that confirms the plan."""
-        geometry, request = self._geometry, self._geometry.subject.request
-        request = msgspec.structs.replace(request, work=None, tier=Tier.REAL)
-        request = at_written_depth(request)
-        built = build_model(request, None, budget=SCRIPT_PARAMETERS)
-        train = request.target.mode is Mode.TRAIN
-        built.module.train(train)
-        inputs = make_inputs(built.module, request, None)
+        geometry, real = self._geometry, of_real(self._geometry).subject
+        request, inputs, train = real.request, real.inputs, real.module.training
         tensor = given_source if inputs.strategy in ("file", "factory") else None
         model = [
             "torch.manual_seed(0)",
-            *model_source(request, built.module, built.config),
-            *dtype_source(built.module),
+            *model_source(request, real.module, getattr(real.module, "config", None)),
+            *dtype_source(real.module),
             f"return model.train({train})",
         ]
         text = inspect.getsource(serving)

@@ -10,7 +10,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -30,7 +30,9 @@ from compilewatch.worker.example_inputs.sizes import (
     sizes_of,
 )
 from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.model.shrink import PARAMETER_BUDGET
 from compilewatch.worker.phases import FAKE_ERRORS
+from compilewatch.worker.reproduce import at_written_depth
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.graph_breaks import place_of, user_stack
 from compilewatch.worker.targets.dynamo.series import Series
@@ -153,7 +155,7 @@ def limits_of(geometry: Geometry, domains: Domains) -> tuple[SizeLimit, ...]:
         if longest in ends and limits[longest] is None:
             # Fake tensors have no values, so that no position is beyond the last one.
             least = inner | {name: sizes[0] for name, sizes in domains.items() if name != SEQUENCE}
-            limits[longest] = _limit(_of_real(inside), domains, *longest, least)
+            limits[longest] = _limit(of_real(inside), domains, *longest, least)
         return tuple(filter(None, limits.values()))
 
     return geometry.subject.in_fork(all_limits, tuple[SizeLimit, ...])
@@ -187,16 +189,31 @@ def _limit(
     return limit and msgspec.structs.replace(limit, name=name, size=domain[accepted], upper=upper)
 
 
-def _of_real(geometry: Geometry) -> Geometry:
-    """Return the geometry of the model with real tensors."""
-    request = msgspec.structs.replace(geometry.subject.request, tier=Tier.REAL)
-    module = build_model(request, None, budget=SCRIPT_PARAMETERS).module
-    module.train(request.target.mode is Mode.TRAIN)
-    inputs = make_inputs(module, request, None)
-    subject = replace(
-        geometry.subject, request=request, module=module, inputs=inputs, fake_mode=None
-    )
-    return replace(geometry, subject=subject)
+def of_real(geometry: Geometry) -> Geometry:
+    """Return the geometry of the model on real tensors, of less width where it runs so.
+
+    Raises ConfigError for a model that no script builds.
+    """
+    request = msgspec.structs.replace(geometry.subject.request, work=None, tier=Tier.REAL)
+    request = at_written_depth(request)
+    for budget in (SCRIPT_PARAMETERS, PARAMETER_BUDGET):
+        module = build_model(request, None, budget=budget).module
+        module.train(request.target.mode is Mode.TRAIN)
+        subject = replace(
+            geometry.subject,
+            request=request,
+            module=module,
+            inputs=make_inputs(module, request, None),
+            fake_mode=None,
+        )
+        real = replace(geometry, subject=subject)
+        if subject.in_fork(partial(_own_rejection, real), SizeLimit | None) is None:
+            break
+    return real
+
+
+def _own_rejection(geometry: Geometry, subject: Subject) -> SizeLimit | None:
+    return rejection(replace(geometry, subject=subject), sizes_of(subject))
 
 
 def rejection(geometry: Geometry, sizes: Sizes) -> SizeLimit | None:
