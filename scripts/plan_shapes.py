@@ -4,7 +4,8 @@
 
 For each class, `compilewatch shapes` says how often it compiles for the batch sizes 1 to 64, and
 for 1 to 512 tokens where it has them, as called, with `dynamic=True`, and with the plan that a
-script of plain PyTorch has confirmed. What it prints is kept in `--folder`, and not computed again.
+script of plain PyTorch has confirmed. What it prints is kept in `--folder`, and not computed again;
+with `--stored`, classes that are not there are left out.
 """
 
 import argparse
@@ -51,22 +52,22 @@ def _run(name: str) -> Any:
     return problem
 
 
-def row(name: str, report: dict[str, Any] | str) -> str:
-    """Return a line of the table."""
+def outcome(report: dict[str, Any] | str) -> tuple[str, str, str, str]:
+    """Return the compilations as called, with `dynamic=True` and with the plan, and its title."""
     if isinstance(report, str):
-        return f"| {name} | | | | | not known: {report.partition(': ')[2] or report} |"
-    ends = report["as_called"]["calls"], report["limits"]
-    called, plan = ends[0][0]["sizes"], report["plan"]
-    upper = {limit["name"]: limit["size"] for limit in ends[1] if limit["upper"]}
-    usual = {"batch": 64, "sequence": 512}
-    sizes = ", ".join(f"{each} to {upper.get(each, usual[each])}" for each in called)
+        return "", "", "", f"not known: {report.partition(': ')[2] or report}"
+    plan, tried = report["plan"], report["unconfirmed"]
+    number, words = "", "none is confirmed" if tried else "none needs fewer"
     if plan:
-        words, number = plan["title"], count_of(plan["series"])
-    else:
-        unconfirmed = ", ".join(report["unconfirmed"])
-        words, number = f"none confirmed ({unconfirmed})" if unconfirmed else "", ""
-    counts = count_of(report["as_called"]), count_of(report["dynamic"])
-    return f"| `{name}` | {sizes} | {counts[0]} | {counts[1]} | {number} | {words} |"
+        number, words = count_of(plan["series"]), plan["title"]
+    return count_of(report["as_called"]), count_of(report["dynamic"]), number, words
+
+
+def named(name: str, report: dict[str, Any] | str) -> str:
+    """Return the name of a class, with the sizes that it was not called beyond."""
+    limits = report["limits"] if not isinstance(report, str) else ()
+    ends = [f"{limit['name']} to {limit['size']}" for limit in limits if limit["upper"]]
+    return f"{name} ({', '.join(ends)})" if ends else name
 
 
 def count_of(series: dict[str, Any]) -> str:
@@ -80,24 +81,31 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("planned-shapes"))
+    parser.add_argument("--stored", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     names = [spec.name for spec in select(LibrarySource().models, top=options.top)]
-    print("| class | sizes | as called | `dynamic=True` | plan | what it does |")
-    print("|---|---|---|---|---|---|")
-    saved, confirmed = [], 0
+    if options.stored:
+        names = [name for name in names if (options.folder / f"{name}.json").exists()]
     with ThreadPoolExecutor(options.jobs) as pool:
-        reports = pool.map(lambda name: planned(name, options.folder), names)
-        for name, report in zip(names, reports, strict=True):
-            print(row(name, report), flush=True)
-            if not isinstance(report, str) and report["plan"]:
-                confirmed += 1
-                series = report["as_called"], report["plan"]["series"]
-                saved.append(len(series[0]["graphs"]) - len(series[1]["graphs"]))
-    middle = statistics.median(saved) if saved else 0
+        reports = dict(
+            zip(names, pool.map(lambda n: planned(n, options.folder), names), strict=True)
+        )
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for name, report in reports.items():
+        rows.setdefault(outcome(report), []).append(named(name, report))
+    print("| as called | `dynamic=True` | plan | what it does | classes |")
+    print("|---|---|---|---|---|")
+    for cells, classes in sorted(rows.items(), key=lambda row: -len(row[1])):
+        print(f"| {' | '.join(cells)} | {', '.join(classes)} |")
+    plans = [
+        (len(report["as_called"]["graphs"]), len(report["plan"]["series"]["graphs"]))
+        for report in reports.values()
+        if not isinstance(report, str) and report["plan"]
+    ]
+    medians = [statistics.median(each) for each in zip(*plans, strict=True)]
     print(
-        f"{confirmed} plans confirmed; the median one saves {middle:g} compilations",
-        file=sys.stderr,
+        f"{len(plans)} of {len(reports)}: median {medians}, as called and planned", file=sys.stderr
     )
     return 0
 
