@@ -57,7 +57,7 @@ def outcome(report: dict[str, Any] | str) -> tuple[str, str, str, str]:
     if isinstance(report, str):
         return "", "", "", f"not known: {report.partition(': ')[2] or report}"
     plan, tried = report["plan"], report["unconfirmed"]
-    number, words = "", "none is confirmed" if tried else "none needs fewer"
+    number, words = "", "none is confirmed" if tried else "none that was tried needs fewer"
     if plan:
         number, words = count_of(plan["series"]), plan["title"]
     return count_of(report["as_called"]), count_of(report["dynamic"]), number, words
