@@ -176,14 +176,16 @@ def _run(
         built.module.train(request.target.mode is Mode.TRAIN)
         return built
 
+    called: list[str] = []
+
     def prepared(without: frozenset[str] = frozenset()) -> Subject:
         """Return a model that nothing has called, with example inputs but some arguments.
 
         Some rules for inputs call the model, to learn how many features an image has. Then it is
-        built again; so it is for a real device, to which it is moved after that.
+        built again, also for later variants; so it is for a real device, to which it is moved.
         """
         moves = _uses_real_device(request)
-        with _calls_noticed() as called:
+        with _calls_noticed(called):
             inputs = example_inputs.make_inputs(
                 built.module, request, fake_mode, without=without, real=real_builder(request)
             )
@@ -302,12 +304,11 @@ def _needs_values(error: BaseException, subject: Subject) -> bool:
 
 
 @contextmanager
-def _calls_noticed() -> Iterator[list[str]]:
-    """Yield a list that gets the name of each module that is called."""
-    called: list[str] = []
+def _calls_noticed(called: list[str]) -> Iterator[None]:
+    """Add the name of each module that is called to a list."""
     hook = register_module_forward_pre_hook(lambda module, _: called.append(type(module).__name__))
     try:
-        yield called
+        yield
     finally:
         hook.remove()
 

@@ -73,25 +73,24 @@ def build_model(
     request: records.Request,
     fake_mode: FakeTensorMode | None,
     *,
-    full_size: bool = False,
-    budget: int = shrink.PARAMETER_BUDGET,
+    budget: int | None = shrink.PARAMETER_BUDGET,
 ) -> BuiltModel:
     """Build the model of a request: with fake tensors, or without `fake_mode` with small real ones.
 
     In the fake tier, the request determines the depth, and the width is that of the configuration.
-    In the real tier, both are reduced (not with `full_size`), the width so that the parameters fit
-    the `budget`, and the initialisation is real and seeded. Models with real weights and models of
-    factories are not changed and have their full depth. Raises MissingPackageError or
+    In the real tier, both are reduced, the width so that the parameters fit the `budget` (None
+    keeps the full size), and the initialisation is real and seeded. Models with real weights and
+    models of factories are not changed and have their full depth. Raises MissingPackageError or
     UnknownArchitectureError; errors of a constructor or factory propagate.
     """
     build = request.model.build
     depth = records.Depth.REDUCED if fake_mode is None else request.depth
-    depth = records.Depth.FULL if full_size else depth
+    depth = records.Depth.FULL if budget is None else depth
     try:
         if isinstance(build, records.ClassBuild) or (
             isinstance(build, records.ConfigBuild) and not build.weights
         ):
-            module = _from_configuration(request, depth, fake_mode, None if full_size else budget)
+            module = _from_configuration(request, depth, fake_mode, budget)
         elif isinstance(build, records.LibraryBuild):
             construct = library(build.library).constructor(build, depth)
             real = fake_mode is None

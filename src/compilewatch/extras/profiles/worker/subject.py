@@ -26,6 +26,7 @@ from compilewatch.extras.profiles.worker import measuring
 from compilewatch.worker.example_inputs import make_inputs, summarize
 from compilewatch.worker.example_inputs.sizes import rows_of, tokens_of, with_rows
 from compilewatch.worker.model.resolve import build_model
+from compilewatch.worker.model.shrink import PARAMETER_BUDGET
 from compilewatch.worker.subject import Subject
 from compilewatch.worker.targets import numerics
 from compilewatch.worker.targets.dynamo.capture import Capture, capture, unmeasured_guards
@@ -220,7 +221,7 @@ class ProfiledModel:
         dtype = getattr(torch, options.dtype)
         began = time.perf_counter()
         full = options.size == "full"
-        built = build_model(request, None, full_size=full)
+        built = build_model(request, None, budget=None if full else PARAMETER_BUDGET)
         module = built.module.eval().to(dtype).to(device)
         load_seconds = time.perf_counter() - began
         self.phase = records.Phase.INPUTS

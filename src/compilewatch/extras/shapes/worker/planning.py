@@ -161,7 +161,7 @@ class Planner:
             words = " and ".join(names)
             yield Candidate(f"mark {words} as dynamic", marked)
             unbacked = dict.fromkeys(names, "unbacked")
-            for name in filter(self._small.__contains__, names if len(names) > 1 else ()):
+            for name in (n for n in names if n in self._small and len(names) > 1):
                 mark = f"mark {name} as unbacked, and"
                 others = {name: "unbacked"}
                 yield Candidate(f"{mark} compile with dynamic=True", others, dynamic=True)
