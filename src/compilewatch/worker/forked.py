@@ -197,11 +197,11 @@ def renew_thread_pool() -> None:
         torch.set_num_threads(1)
 
 
-def _read(read: int, pid: int, limit: float | None, idle: float | None) -> bytes:
+def _read(read: int, pid: int, limit: float | None, idle: float | None) -> bytearray:
     """Return what the fork writes until its end. Raises ForkEndedError for a limit."""
     poll = select.poll()
     poll.register(read, select.POLLIN)
-    data, ended = b"", False
+    data, ended = bytearray(), False  # not bytes, which are copied whole for each part
     used, began = -1.0, time.monotonic()
     since = began
     wait = 1000 * min(_POLL_SECONDS, limit or _POLL_SECONDS)

@@ -183,3 +183,8 @@ def test_a_fork_ends_when_its_process_is_killed() -> None:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(fork, signal.SIGKILL)
+
+
+def test_a_value_of_a_hundred_megabytes_is_read_once() -> None:
+    """Logits of a large vocabulary: copied with each part that arrives, they take over a minute."""
+    assert ran("print(len(in_fork(lambda: bytes(100 << 20), bytes)))")[0] == str(100 << 20)
