@@ -39,7 +39,7 @@ from compilewatch.worker.targets.dynamo.series import Series
 
 MOST_CALLS = 20
 
-SCRIPT_PARAMETERS = 8_000_000
+SCRIPT_PARAMETERS = 2_000_000
 """Of a model on real tensors: with the usual budget, a call takes a second and more."""
 
 Domains = Mapping[str, Sequence[int]]
