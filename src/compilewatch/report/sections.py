@@ -5,7 +5,6 @@ What was not measured is left out: a zero here is a zero that was measured.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
 
 from compilewatch import records
 from compilewatch.report.wording import (
@@ -23,22 +22,6 @@ OPERATORS_SHOWN = 12
 
 EXPECTATION_NOTE = (
     "Expected from the documents named here; not a verdict, since no Neuron compiler ran."
-)
-
-
-FIGURES = {
-    "compile_seconds": "compile time",
-    "speedup": "speed",
-    "latency_samples": "runs measured",
-    "recompiles": "graphs recompiled for a larger batch",
-    "compiler_peak_memory_bytes": "peak memory of the compiler",
-}
-"""Names of figures, where that of their field is not the best."""
-
-PERFORMANCE = (
-    *("cold_compile_seconds", "warm_compile_seconds"),
-    *("eager_latency_seconds", "compiled_latency_seconds", "speedup", "latency_samples"),
-    *("recompiles", "compiler_peak_memory_bytes"),
 )
 
 
@@ -71,18 +54,15 @@ def details(result: records.Result) -> tuple[Section, ...]:
         sections.append(Section(title="Recompilations", facts=facts))
     if result.variants:
         sections.append(_variants(result))
-    match cast("records.Record | None", result.details):
+    match result.details:
         case records.ExportDetail() as export:
             sections.append(_export(export))
         case records.Performance() as performance:
-            sections.append(_figures("Compile time and speed", performance, PERFORMANCE))
+            sections.append(_performance(performance))
         case records.XlaDetail() as xla:
             sections.append(_xla(xla, captured=result.graph_breaks is not None))
         case records.NeuronDetail() as neuron:
             sections.append(_neuron(neuron))
-        case records.Record() as other:
-            fields = other.__struct_fields__
-            sections.append(_figures(result.request.target.name, other, fields))
     if result.shapes is not None:
         sections.append(_shapes(result.shapes.problem, result.traces))
     if result.numerics is not None:
@@ -239,31 +219,21 @@ def _variant(variant: records.ExportVariant) -> str:
     return f"exported{ops}, in {_time(variant.duration_seconds)}"
 
 
-def _figures(title: str, details: records.Record, names: Iterable[str]) -> Section:
-    """Fields of a target's details, in words and units that follow from their names."""
-    facts: list[tuple[str, str | None]] = []
-    tallies = []
-    for name in names:
-        value: Any = getattr(details, name)
-        label = FIGURES.get(name) or name.removesuffix("_seconds").removesuffix("_bytes")
-        label = label.replace("_", " ")
-        if isinstance(value, dict):
-            tallies.append(_tally(label, value))
-        elif value is not None:
-            facts.append((label, _figure(name, value)))
-    return _section(title, facts, tallies)
-
-
-def _figure(name: str, value: Any) -> str:
-    if name == "speedup":
-        return f"{value:.2f} × eager"
-    if name.endswith("_seconds"):
-        return _time(value) or ""
-    if name.endswith("_bytes"):
-        return memory(value)
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return f"{value:,}" if type(value) is int else str(value)
+def _performance(times: records.Performance) -> Section:
+    speedup = None if times.speedup is None else f"{times.speedup:.2f} × eager"
+    return _section(
+        "Compile time and speed",
+        [
+            ("cold compile", _time(times.cold_compile_seconds)),
+            ("warm compile", _time(times.warm_compile_seconds)),
+            ("eager latency", _time(times.eager_latency_seconds)),
+            ("compiled latency", _time(times.compiled_latency_seconds)),
+            ("speed", speedup),
+            ("runs measured", _count(times.latency_samples)),
+            ("graphs recompiled for a larger batch", _count(times.recompiles)),
+            ("peak memory of the compiler", _size(times.compiler_peak_memory_bytes)),
+        ],
+    )
 
 
 def _numerics(numerics: records.Numerics) -> Section:
