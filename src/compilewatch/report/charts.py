@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 SVG = "http://www.w3.org/2000/svg"
-FONT_SIZE = 12
 # A wide glyph of a wide sans-serif face (DejaVu) at 12 px: only reserves space, never cuts text.
 GLYPH_WIDTH = 7.4
 MID_TONES = {
@@ -89,9 +88,13 @@ def stacked_bars(
         f"{bar.label}: " + ", ".join(f"{text(n)} {legend[c]}" for c, n in bar.parts if n)
         for bar in bars
     )
-    top = len(legend_layout(legend, width)) * 20 + 8
+    lines = legend_layout(legend, width)
+    top = len(lines) * 20 + 8
     svg = document(title, described, width, top + row * len(bars) + 4)
-    draw_legend(svg, legend, width, tones)
+    for line, entries in enumerate(lines):
+        for x, name in entries:
+            rectangle(svg, x, line * 20 + 3, 10, 10, name, tones.get(name, ""))
+            text_at(svg, x + 15, line * 20 + 12, legend[name])
     labels = max((len(bar.label) for bar in bars), default=0) * GLYPH_WIDTH + 10
     figures = max((len(text(bar.total)) for bar in bars), default=0) * 7.5 + 8
     longest = max((bar.total for bar in bars), default=1)
@@ -103,7 +106,7 @@ def stacked_bars(
             if amount:
                 size = (max(amount * scale - 0.6, 0.8), bar_height)
                 rect = rectangle(svg, x, y, *size, name, tones.get(name, ""))
-                ET.SubElement(rect, "title").text = f"{bar.label}: {text(amount)} {legend[name]}"
+                add(rect, "title").text = f"{bar.label}: {text(amount)} {legend[name]}"
                 x += amount * scale
         text_at(svg, x + 5, y + bar_height - 3, text(bar.total), css="faint")
     return encoded(svg)
@@ -121,16 +124,20 @@ def trend(title: str, points: Sequence[tuple[str, float]], width: int) -> bytes:
     scale = (height - bottom - top) / (1 - floor)
     for tick in (floor, (floor + 1) / 2, 1.0):
         y = top + (1 - tick) * scale
-        draw_grid(svg, left, width, y, y)
+        faint = {"stroke": "#808080", "stroke_opacity": "0.4", "class_": "grid"}
+        add(svg, "line", x1=left, x2=width, y1=y, y2=y, **faint)
         text_at(svg, left - 8, y + 4, f"{tick:.0%}", anchor="end", css="faint")
     step = (width - left - 24) / max(len(points) - 1, 1)
     places = [
         (left + 12 + index * step, top + (1 - share) * scale)
         for index, (_, share) in enumerate(points)
     ]
-    draw_line(svg, places, MID_TONES["pass"])
+    line = " ".join(f"{rounded(x)},{rounded(y)}" for x, y in places)
+    tone = MID_TONES["pass"]
+    add(svg, "polyline", points=line, fill="none", stroke=tone, stroke_width=2)
     for (x, y), (label, share) in zip(places, points, strict=True):
-        draw_dot(svg, x, y, MID_TONES["pass"], f"{label}: {share:.1%}", {"class": "pass"})
+        dot = add(svg, "circle", cx=x, cy=y, r=3.5, fill=tone, class_="pass")
+        add(dot, "title").text = f"{label}: {share:.1%}"
     (first, _), (last, _) = points[0], points[-1]
     text_at(svg, left, height - 6, first, css="faint")
     text_at(svg, width - 2, height - 6, last, anchor="end", css="faint")
@@ -150,45 +157,13 @@ def legend_layout(legend: dict[str, str], width: int) -> list[list[tuple[float, 
     return rows
 
 
-def draw_legend(
-    svg: ET.Element, legend: dict[str, str], width: int, tones: Mapping[str, str] = {}
-) -> None:
-    """Draw a square and a label for each style class, or for each name that has a tone."""
-    for line, entries in enumerate(legend_layout(legend, width)):
-        for x, name in entries:
-            rectangle(svg, x, line * 20 + 3, 10, 10, name, tones.get(name, ""))
-            text_at(svg, x + 15, line * 20 + 12, legend[name])
-
-
-def add(parent: ET.Element, tag: str, title: str = "", **attributes: float | str) -> ET.Element:
-    """Add an element; numbers are rounded, `stroke_width` is `stroke-width`, `css` is `class`."""
-    given = {
-        {"css": "class"}.get(name, name.replace("_", "-")): (
-            value if isinstance(value, str) else rounded(value)
-        )
+def add(parent: ET.Element, tag: str, **attributes: float | str) -> ET.Element:
+    """Add an element. Numbers are rounded; `stroke_width` is `stroke-width`, `class_` `class`."""
+    values = {
+        name.rstrip("_").replace("_", "-"): value if isinstance(value, str) else rounded(value)
         for name, value in attributes.items()
     }
-    element = ET.SubElement(parent, tag, given)
-    if title:
-        ET.SubElement(element, "title").text = title
-    return element
-
-
-def draw_grid(svg: ET.Element, x1: float, x2: float, y1: float, y2: float) -> None:
-    faint = {"stroke": "#808080", "stroke_opacity": "0.4", "css": "grid"}
-    add(svg, "line", x1=x1, x2=x2, y1=y1, y2=y2, **faint)
-
-
-def draw_line(svg: ET.Element, places: Iterable[tuple[float, float]], tone: str) -> None:
-    points = " ".join(f"{rounded(x)},{rounded(y)}" for x, y in places)
-    add(svg, "polyline", points=points, fill="none", stroke=tone, stroke_width=2)
-
-
-def draw_dot(
-    svg: ET.Element, x: float, y: float, tone: str, title: str, attributes: Mapping[str, str] = {}
-) -> None:
-    css = {"css" if name == "class" else name: value for name, value in attributes.items()}
-    add(svg, "circle", title, cx=x, cy=y, r=3.5, fill=tone, **css)
+    return ET.SubElement(parent, tag, values)
 
 
 def document(title: str, description: str, width: int, height: float) -> ET.Element:
@@ -201,11 +176,11 @@ def document(title: str, description: str, width: int, height: float) -> ET.Elem
             "height": rounded(height),
             "role": "img",
             "font-family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
-            "font-size": str(FONT_SIZE),
+            "font-size": "12",
         },
     )
     for tag, text in (("title", title), ("desc", description), ("style", STYLE)):
-        ET.SubElement(svg, tag).text = text
+        add(svg, tag).text = text
     return svg
 
 
@@ -213,7 +188,7 @@ def rectangle(
     parent: ET.Element, x: float, y: float, width: float, height: float, name: str, tone: str = ""
 ) -> ET.Element:
     """Draw a rectangle of a style class, or of a tone where the name has no class."""
-    look = {"fill": tone} if tone else {"fill": MID_TONES[name], "css": name}
+    look = {"fill": tone} if tone else {"fill": MID_TONES[name], "class_": name}
     return add(parent, "rect", x=x, y=y, width=width, height=height, rx=1.5, **look)
 
 
@@ -226,7 +201,7 @@ def target_tones(targets: Iterable[str]) -> dict[str, str]:
 def text_at(
     parent: ET.Element, x: float, y: float, text: str, *, anchor: str = "start", css: str = ""
 ) -> None:
-    add(parent, "text", x=x, y=y, text_anchor=anchor, fill="#808080", css=css).text = text
+    add(parent, "text", x=x, y=y, text_anchor=anchor, fill="#808080", class_=css).text = text
 
 
 def rounded(number: float) -> str:
