@@ -1,11 +1,10 @@
 """Graph breaks as a SARIF 2.1.0 file, for code scanning, editors and reviewers' tools.
 
-A file is at most what GitHub accepts (docs.github.com, "SARIF support for code scanning"). There
-every result needs a location, only `primaryLocationLineHash` identifies a result, and
-`baselineState` is ignored.
+A file has at most as many results as GitHub accepts (docs.github.com, "SARIF support for code
+scanning"). There every result needs a location, only `primaryLocationLineHash` identifies a result,
+and `baselineState` is ignored.
 """
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,6 @@ from compilewatch.report.wording import plural, registry_page
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 MOST_RESULTS = 25_000
-MOST_BYTES = 10 * 1024 * 1024
-"""Of the file after gzip."""
 
 _NAME_CHARACTERS = 255
 _DESCRIPTION_CHARACTERS = 1024
@@ -54,54 +51,43 @@ class SarifLocation(records.StackFrame, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SarifResult:
-    """One graph break. `code` is its rule, `reason` the rule's name, `path` the calls to it.
+    """One graph break, where a reader of the file finds it, and the calls to it (`path`).
 
-    `state` is relative to a baseline, None without one. `explanation` and `hints` help with the
-    rule. `checks` names what met it.
+    `state` is relative to a baseline, None without one. `checks` names what met it.
     """
 
-    code: str
-    reason: str
+    graph_break: records.GraphBreak
     level: Level
-    fingerprint: str
     location: SarifLocation
     state: State | None = None
-    explanation: str = ""
-    hints: tuple[str, ...] = ()
     path: tuple[SarifLocation, ...] = ()
     checks: tuple[str, ...] = ()
 
 
 def encoded(results: Iterable[SarifResult], problems: Sequence[str] = ()) -> bytes:
-    """Return the content of a file that is no larger than what GitHub accepts.
+    """Return the content of a file with no more results than GitHub accepts, the gravest first.
 
-    The gravest results come first, as many as fit; `problems` are messages that belong to no line
-    of code.
+    `problems` are messages that belong to no line of code.
     """
     every = sorted(
         results,
         key=lambda r: (
             *(_RANK[r.level], r.state == "unchanged"),
-            *(r.location.file, r.location.line, r.code),
+            *(r.location.file, r.location.line, r.graph_break.code),
         ),
     )
-    kept = every[:MOST_RESULTS]
-    while True:
-        left_out = len(every) - len(kept)
-        notes = [*problems]
-        if left_out:
-            notes.append(f"{plural(left_out, 'result')} left out: the file would be too large")
-        content = json.dumps(document(kept, notes), indent=1, ensure_ascii=False).encode()
-        if not kept or len(gzip.compress(content, 6)) <= MOST_BYTES:
-            return content + b"\n"
-        kept = kept[: len(kept) // 2]
+    notes = [*problems]
+    if (left_out := len(every) - MOST_RESULTS) > 0:
+        notes.append(f"{plural(left_out, 'result')} left out: the file would be too large")
+    content = json.dumps(document(every[:MOST_RESULTS], notes), indent=1, ensure_ascii=False)
+    return content.encode() + b"\n"
 
 
 def document(results: Sequence[SarifResult], problems: Sequence[str] = ()) -> dict[str, Any]:
     """Return the log as JSON values, with one run."""
     rules: dict[str, dict[str, Any]] = {}
     for result in results:
-        rules.setdefault(result.code, _rule(result))
+        rules.setdefault(result.graph_break.code, _rule(result.graph_break))
     index = {code: number for number, code in enumerate(rules)}
     times: Counter[str] = Counter()
     notes = [{"level": "error", "message": {"text": _cut(result)}} for result in problems]
@@ -128,18 +114,18 @@ def document(results: Sequence[SarifResult], problems: Sequence[str] = ()) -> di
     }
 
 
-def _rule(result: SarifResult) -> dict[str, Any]:
-    page = registry_page(result.code)
-    help_lines = [result.explanation or result.reason, *(f"- {hint}" for hint in result.hints)]
+def _rule(graph_break: records.GraphBreak) -> dict[str, Any]:
+    page, reason = registry_page(graph_break.code), records.reason_label(graph_break)
+    help_lines = [graph_break.explanation or reason, *(f"- {hint}" for hint in graph_break.hints)]
     if page is not None:
         help_lines.append(page)
     rule: dict[str, Any] = {
-        "id": result.code,
-        "name": _cut(result.reason, _NAME_CHARACTERS),
-        "shortDescription": {"text": _cut(result.reason, _DESCRIPTION_CHARACTERS)},
+        "id": graph_break.code,
+        "name": _cut(reason, _NAME_CHARACTERS),
+        "shortDescription": {"text": _cut(reason, _DESCRIPTION_CHARACTERS)},
         "fullDescription": {
             "text": _cut(
-                f"{result.reason}: torch.compile cannot capture this line, so the graph ends here "
+                f"{reason}: torch.compile cannot capture this line, so the graph ends here "
                 "and another one begins after it.",
                 _DESCRIPTION_CHARACTERS,
             )
@@ -156,19 +142,21 @@ def _rule(result: SarifResult) -> dict[str, Any]:
 
 
 def _result(result: SarifResult, index: Mapping[str, int], times: Counter[str]) -> dict[str, Any]:
-    times[result.fingerprint] += 1
-    place = result.location
+    graph_break, place = result.graph_break, result.location
+    fingerprint = graph_break.fingerprint
+    times[fingerprint] += 1
     where = f" in {place.function}" if place.function else ""
+    text = f"{records.reason_label(graph_break)}{where}. {graph_break.explanation}".strip()
     entry: dict[str, Any] = {
-        "ruleId": result.code,
-        "ruleIndex": index[result.code],
+        "ruleId": graph_break.code,
+        "ruleIndex": index[graph_break.code],
         "level": result.level,
-        "message": {"text": _cut(f"{result.reason}{where}. {result.explanation}".strip())},
+        "message": {"text": _cut(text)},
         "locations": [_location(place)],
         "partialFingerprints": {
             # The second line of a function with the same cause is another result.
-            "primaryLocationLineHash": f"{result.fingerprint}:{times[result.fingerprint]}",
-            "compilewatch/v1": result.fingerprint,
+            "primaryLocationLineHash": f"{fingerprint}:{times[fingerprint]}",
+            "compilewatch/v1": fingerprint,
         },
     }
     if result.state is not None:
@@ -225,7 +213,8 @@ def results_of(view: records.RunView) -> tuple[SarifResult, ...]:
     """Return each place of a break once, with the models that have it."""
     by_place: dict[tuple[str, str, int], SarifResult] = {}
     for result in _results(view):
-        key = (result.fingerprint, result.location.file, result.location.line)
+        place = result.location
+        key = (result.graph_break.fingerprint, place.file, place.line)
         if (known := by_place.get(key)) is not None:
             state = "unchanged" if "unchanged" in (known.state, result.state) else known.state
             checks = tuple(dict.fromkeys((*known.checks, *result.checks)))
@@ -270,14 +259,10 @@ def _result_of(
 
     place = located(graph_break, records.source_line(graph_break))
     return SarifResult(
-        code=graph_break.code,
-        reason=records.reason_label(graph_break),
+        graph_break=graph_break,
         level="note" if place.installed else "warning",
-        fingerprint=graph_break.fingerprint,
         location=place,
         state=state,
-        explanation=graph_break.explanation,
-        hints=graph_break.hints,
         path=tuple(map(located, graph_break.user_stack))[-100:],
         checks=(_name(result.request),),
     )

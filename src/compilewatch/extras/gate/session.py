@@ -336,11 +336,9 @@ def _results(session: GateSession) -> Iterator[SarifResult]:
         level, state = _SARIF_STATES[graph_break.state]
         file = session.in_clone(graph_break.file) if own else graph_break.file
         yield SarifResult(
-            code=graph_break.code,
-            reason=reason_label(graph_break),
+            graph_break=graph_break,
             level=level,
             state=state,
-            fingerprint=graph_break.fingerprint,
             location=SarifLocation(
                 file=file,
                 line=graph_break.line,
@@ -348,8 +346,6 @@ def _results(session: GateSession) -> Iterator[SarifResult]:
                 text=source_line(graph_break).strip(),
                 installed=not own,
             ),
-            explanation=graph_break.explanation,
-            hints=graph_break.hints,
             path=tuple(
                 SarifLocation(file=session.in_clone(f.file), line=f.line, function=f.function)
                 for f in (graph_break.user_stack if own else ())
