@@ -24,11 +24,6 @@ from compilewatch.errors import CompilewatchError, LauncherError, OsErrorsAs
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.store import condense
 
-MOST_ARTIFACT_BYTES = 256 * 2**20
-"""Limit for the artifacts of one result; `LEFT_OUT_FILE` names the files that exceed it."""
-
-LEFT_OUT_FILE = "left_out.txt"
-
 Content = dict[str, bytes]
 """Relative path with slashes -> content of the file."""
 
@@ -106,7 +101,7 @@ class _Slot:
         artifacts: Content = {}
         if completed.artifacts is not None:
             condense(completed.artifacts)  # before the transfer, and in parallel on many nodes
-            artifacts = pack(completed.artifacts)
+            artifacts = read(str(completed.artifacts))
             shutil.rmtree(completed.artifacts, ignore_errors=True)
         return msgspec.structs.replace(completed.result, request=asked), artifacts
 
@@ -168,7 +163,7 @@ def own_files(request: records.Request) -> tuple[str, ...]:
 def read(path: str) -> Content:
     """Read a file, or all files below a folder. Raises LauncherError if that fails."""
     chosen = Path(path)
-    with OsErrorsAs(LauncherError, f"{path}: cannot be sent to a node"):
+    with OsErrorsAs(LauncherError, f"{path}: cannot be sent"):
         if chosen.is_dir():
             files = (path for path in sorted(chosen.rglob("*")) if path.is_file())
             return {path.relative_to(chosen).as_posix(): path.read_bytes() for path in files}
@@ -217,24 +212,6 @@ def at_node(request: records.Request, sent: Mapping[str, Content], root: Path) -
     return msgspec.structs.replace(
         request, model=model, **{name: moved(getattr(request, name)) for name in names}
     )
-
-
-def pack(folder: Path, most_bytes: int = MOST_ARTIFACT_BYTES) -> Content:
-    """Read the files of a folder, small ones first, up to `most_bytes`."""
-    packed: Content = {}
-    left_out: list[str] = []
-    room = most_bytes
-    files = [(path.stat().st_size, path) for path in folder.rglob("*") if path.is_file()]
-    for size, path in sorted(files):
-        name = path.relative_to(folder).as_posix()
-        if size > room:
-            left_out.append(f"{name}: {size} bytes, not sent back from the node\n")
-            continue
-        room -= size
-        packed[name] = path.read_bytes()
-    if left_out:
-        packed[LEFT_OUT_FILE] = "".join(left_out).encode()
-    return packed
 
 
 def write(content: Mapping[str, bytes], folder: Path) -> None:

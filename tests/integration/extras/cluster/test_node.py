@@ -52,17 +52,8 @@ def test_what_cannot_travel_is_named(tmp_path: Path) -> None:
     assert node.own_files(asked) == ()
     with pytest.raises(LauncherError, match="put them at the same path on every node"):
         node.at_node(asked, {}, tmp_path)
-    with pytest.raises(LauncherError, match="gone: cannot be sent to a node: No such file"):
+    with pytest.raises(LauncherError, match="gone: cannot be sent: No such file"):
         node.read(str(tmp_path / "gone"))
-
-
-def test_artifacts_beyond_the_limit_are_left_out_by_name(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "small").write_bytes(b"1")
-    (tmp_path / "large").write_bytes(b"22")
-    packed = node.pack(tmp_path, most_bytes=2)
-    left_out = b"large: 2 bytes, not sent back from the node\n"
-    assert packed == {"deep/small": b"1", "left_out.txt": left_out}
 
 
 def test_what_comes_back_stays_in_its_folder(tmp_path: Path) -> None:
