@@ -58,7 +58,6 @@ PAUSE_SECONDS = 2.0
 """Wait after a loss, multiplied by the losses of that request, before anything is submitted: until
 the cluster detects that a node is lost, requests that it places there are lost at once."""
 
-_encode = msgspec.msgpack.Encoder().encode
 _folders = count(1)
 T = TypeVar("T")
 
@@ -122,7 +121,6 @@ class ClusterExecution:
         self.waiting = deque(enumerate(order.flights))
         self.order = order
         self.flying: dict[Any, tuple[int, launcher.Flight]] = {}
-        self.shared: dict[str | None, Any] = {}
         self.task = self.ray.remote(max_retries=0)(ray_node.evaluated)
         self.cores = any(node.has_neuron_cores for node in driver.nodes())
         self.room = 0
@@ -182,12 +180,8 @@ class ClusterExecution:
             )
 
     def _submitted(self, flight: launcher.Flight) -> Any:
-        """Return a reference to the task; what all requests share is in the cluster once."""
+        """Return a reference to the task."""
         request = flight.request
-        key = request.overrides_dir
-        if key not in self.shared:
-            content: dict[str, ray_node.Content] = {key: ray_node.read(key)} if key else {}
-            self.shared[key] = self.ray.put(_encode(content))
         files = {path: ray_node.read(path) for path in ray_node.own_files(request)}
         task: ray_node.NodeTask = (request, flight.digest, files, self.driver.asked.cache)
         on_neuron = self.cores and request.target.name == "neuron"
@@ -196,7 +190,7 @@ class ClusterExecution:
             memory=request.memory_limit_bytes,
             resources={NEURON_CORES: 1} if on_neuron else {},
         )
-        return options.remote(_encode(task), self.shared[key])
+        return options.remote(msgspec.msgpack.encode(task))
 
     def _landed(self) -> Iterator[launcher.ClusterReport]:
         done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=POLL_SECONDS)

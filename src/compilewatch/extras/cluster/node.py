@@ -38,10 +38,9 @@ class Parcel(records.Record, frozen=True, kw_only=True):
 
 NodeTask = tuple[records.Request, str, dict[str, Content], str | None]
 """A request for a slot, the digest that its environment must have, and the content of the files
-that only it names, by path; the folder of environments, None for that of the node's user."""
+that it names, by path; the folder of environments, None for that of the node's user."""
 
 _orders = msgspec.msgpack.Decoder(NodeTask)
-_shared = msgspec.msgpack.Decoder(dict[str, Content])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -56,13 +55,10 @@ def described(names: Sequence[str], cache: str | None) -> bytes:
     return _sent(environments)
 
 
-def evaluated(order: bytes, shared: bytes) -> bytes:
-    """Return an encoded `Parcel` with the result of one `NodeTask`, and its artifacts.
-
-    `shared` is the content, by path, of the files that all orders share.
-    """
+def evaluated(order: bytes) -> bytes:
+    """Return an encoded `Parcel` with the result of one `NodeTask`, and its artifacts."""
     request, digest, files, cache = _orders.decode(order)
-    return _sent(lambda: _slot(cache).evaluate(request, digest, _files(shared) | files))
+    return _sent(lambda: _slot(cache).evaluate(request, digest, files))
 
 
 def _sent(content: Callable[[], object]) -> bytes:
@@ -119,11 +115,6 @@ def _slot(cache: str | None) -> _Slot:
 
 
 @cache
-def _files(shared: bytes) -> dict[str, Content]:
-    return _shared.decode(shared)
-
-
-@cache
 def node_name() -> str:
     """Return host name and the beginning of Ray's node id: nodes may share a machine."""
     import ray
@@ -151,13 +142,13 @@ def _own_folder() -> Path:
 
 
 def own_files(request: records.Request) -> tuple[str, ...]:
-    """Return absolute paths of the files that only this request names."""
+    """Return absolute paths of the files and the folder that a request names."""
     build = request.model.build
     config = build.configuration if isinstance(build, records.LibraryBuild) else None
     if isinstance(build, records.ConfigBuild) and not _in_place(build):
         config = build.config_file
-    spec = request.model.inputs_file
-    return tuple(dict.fromkeys(p for p in (config, request.inputs_file, spec) if p is not None))
+    paths = (config, request.inputs_file, request.model.inputs_file, request.overrides_dir)
+    return tuple(dict.fromkeys(path for path in paths if path is not None))
 
 
 def read(path: str) -> Content:

@@ -21,8 +21,7 @@ def test_a_request_names_its_files_where_they_are_laid_out(tmp_path: Path) -> No
     overrides.mkdir()
     (overrides / "a.toml").write_text("a = 1")
     asked = factories.request("A", build=config(file), overrides_dir=str(overrides))
-    paths = [*node.own_files(asked), *filter(None, [asked.overrides_dir])]
-    sent = {path: node.read(path) for path in paths}
+    sent = {path: node.read(path) for path in node.own_files(asked)}
     moved = node.at_node(asked, sent, there)
     assert isinstance(moved.model.build, ConfigBuild)
     assert Path(moved.model.build.config_file).is_relative_to(there)
