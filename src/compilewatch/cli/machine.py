@@ -30,7 +30,7 @@ from compilewatch.launchers.local.launcher import cannot_fork
 from compilewatch.neuron import installed
 from compilewatch.plan import check_targets, load_expectations, needs, place, targets_of
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record, Target
-from compilewatch.report.terminal import console, listing, plain, spaced, table
+from compilewatch.report.terminal import console, plain, spaced, table
 from compilewatch.report.wording import plural
 from compilewatch.sources import choose_source, source_names
 from compilewatch.sources.hub.pulled import SORTS, PullReport
@@ -316,7 +316,7 @@ def list_verb(as_json: bool) -> None:
             facts = (described.torch, described.transformers or "none", described.python_executable)
         lines.append((listed.name, listed.state.replace("_", " "), *facts))
     titles = ("Name", "State", "torch", "transformers", "Python")
-    options.show(environments, as_json, listing(titles, lines))
+    options.show(environments, as_json, table(titles, lines))
 
 
 @env_command.command("describe")
@@ -443,7 +443,7 @@ def list_targets_command(environments: str | None, fresh: bool, as_json: bool) -
         (t["target"], t["environment"], "yes" if t["runs"] else "no", t["why"]) for t in targets
     ]
     titles = ("Target", "Environment", "Runs here", "Reason")
-    options.show(targets, as_json, listing(titles, lines))
+    options.show(targets, as_json, table(titles, lines))
 
 
 def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -478,7 +478,7 @@ def list_sources_command(as_json: bool) -> None:
         for source in sources
     ]
     titles = ("Source", "Package", "Version", "Environment", "Models", "Missing")
-    options.show(sources, as_json, listing(titles, lines))
+    options.show(sources, as_json, table(titles, lines))
 
 
 @click.command("pull")

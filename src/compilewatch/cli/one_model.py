@@ -20,7 +20,7 @@ from compilewatch.contract.targets import naming_options
 from compilewatch.environments import Environments
 from compilewatch.errors import OsErrorsAs, StoreError, UsageError
 from compilewatch.records import Depth, Request, Status, Tier
-from compilewatch.report.terminal import console, listing, model_panel
+from compilewatch.report.terminal import console, model_panel, table
 
 
 def _request(flags: dict[str, Any]) -> tuple[Request, Settings]:
@@ -122,7 +122,7 @@ def inputs_command(
     rows += [(name, "?", "?", "no rule derives its value") for name in example.unknown]
     out = console()
     out.print(f"{request.model.name}: strategy {example.strategy}, {example.tier.value} tensors")
-    out.print(listing(("Argument", "Shape", "Dtype", "Value"), rows))
+    out.print(table(("Argument", "Shape", "Dtype", "Value"), rows))
     if example.problem:
         out.print(f"These inputs were guessed, and a call with them fails: {example.problem}")
     where = naming_options(request)

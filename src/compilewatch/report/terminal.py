@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
@@ -29,22 +29,11 @@ COLOURS = ("green", "yellow", "magenta", "red", "bright_red", "dim", "cyan", "bl
 STYLES = dict(zip(wording.OUTCOME_LABELS, COLOURS, strict=True))
 
 
-class Indented:
-    """A renderable, three columns to the right.
-
-    Unlike rich's Padding it adds nothing at the end of a line: in a pipe that would be thousands of
-    blanks.
-    """
+class Indented(Padding):
+    """A renderable, three columns to the right, and no wider than it needs."""
 
     def __init__(self, renderable: RenderableType) -> None:
-        self._renderable = renderable
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        inner = options.update(width=max(options.max_width - 3, 1))
-        for line in console.render_lines(self._renderable, inner, pad=False):
-            yield Segment("   ")
-            yield from line
-            yield Segment.line()
+        super().__init__(renderable, (0, 0, 0, 3), expand=False)
 
 
 def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
@@ -64,16 +53,20 @@ def console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
 
 
 class _Unpadded:
-    """A text file without the spaces that Rich appends to fill a table's last column."""
+    """A text file without the spaces that Rich appends to fill a table's last column, or a line."""
 
     def __init__(self, file: Callable[[], IO[str]]) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        return self._file().write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+        return self._file().write(_unpadded(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file(), name)
+
+
+def _unpadded(text: str) -> str:
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
 def plain_table(*headings: str, gap: int = 1) -> Table:
@@ -108,14 +101,6 @@ def _cell(cell: Cell) -> RenderableType:
     if isinstance(cell, str):
         return plain(cell)
     return plain(*cell) if isinstance(cell, tuple) else cell
-
-
-def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table without lines, of what is here and what is missing."""
-    filled = Table(*headings, box=None, pad_edge=False)
-    for row in rows:
-        filled.add_row(*map(Text, row))
-    return filled
 
 
 def spaced(parts: Iterable[RenderableType]) -> RenderableType:
@@ -188,7 +173,7 @@ def as_text(*parts: RenderableType) -> str:
     with console.capture() as captured:
         for part in parts:
             console.print(part, crop=False)
-    return captured.get().rstrip()
+    return _unpadded(captured.get()).rstrip()
 
 
 def _section(section: Section) -> list[RenderableType]:
@@ -198,11 +183,9 @@ def _section(section: Section) -> list[RenderableType]:
     parts += [Indented(plain(f"{name:<{width}}  {value}")) for name, value in section.facts]
     for listing in section.listings:
         headings, *rows = listing.rows
-        table = plain_table(*headings)
-        for cells in rows:
-            table.add_row(*map(plain, cells))
         note = [plain(listing.note, "dim")] if listing.note else []
-        parts.append(Indented(Group(plain(listing.title, "bold"), *note, table)))
+        heading = plain(listing.title, "bold")
+        parts.append(Indented(Group(heading, *note, table(headings, rows))))
     return parts
 
 
