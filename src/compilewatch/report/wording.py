@@ -70,17 +70,11 @@ OUTCOME_LABELS: dict[ResultGroup, str] = {
 }
 """In the order in which columns and bars show them."""
 
-OUTCOME_OF: dict[records.Status, ResultGroup] = dict.fromkeys(
-    records.Status, ResultGroup.NO_VERDICT
-) | {
-    records.Status.PASS: ResultGroup.PASS,
-    records.Status.GRAPH_BREAK: ResultGroup.GRAPH_BREAK,
-    records.Status.MISMATCH: ResultGroup.MISMATCH,
-    records.Status.SKIPPED: ResultGroup.NOT_RUN,
-    records.Status.UNSUPPORTED: ResultGroup.NOT_RUN,
-    records.Status.FORECAST_PASS: ResultGroup.FORECAST_PASS,
-    records.Status.FORECAST_FAIL: ResultGroup.FORECAST_FAIL,
-}
+OUTCOME_OF = (
+    dict.fromkeys(records.Status, ResultGroup.NO_VERDICT)
+    | {s: ResultGroup(s.value) for s in records.Status if s.value in set(ResultGroup)}
+    | dict.fromkeys(records.NOT_RUN, ResultGroup.NOT_RUN)
+)
 """The group of each status, but for an error of the compiler."""
 
 OUTCOME_MEANINGS: dict[ResultGroup, str] = {
@@ -453,18 +447,10 @@ OTHER_OUTCOMES: dict[ResultGroup, tuple[str, str]] = {
 }
 """What the headline calls one and several results that are no pass."""
 
-CHANGE_LABELS: dict[records.ChangeKind, str] = {
+CHANGE_LABELS = {kind: kind.value.replace("_", " ").capitalize() for kind in records.ChangeKind} | {
     records.ChangeKind.REGRESSION: "Regressions",
-    records.ChangeKind.FIXED: "Fixed",
-    records.ChangeKind.FORECAST_CHANGED: "Forecast changed",
     records.ChangeKind.MORE_COMPILATIONS: "Compile more often",
-    records.ChangeKind.NEW: "New",
-    records.ChangeKind.NOT_SELECTED: "Not selected",
-    records.ChangeKind.PENDING: "Pending",
-    records.ChangeKind.MISSING: "Missing",
     records.ChangeKind.GONE: "Removed",
-    records.ChangeKind.NEWLY_TESTED: "Newly tested",
-    records.ChangeKind.NO_LONGER_TESTED: "No longer tested",
 }
 
 
@@ -492,9 +478,7 @@ def headline(view: records.RunView) -> str:
         unit += "s"
     counts = Counter(outcome(result) for result in view.results)
     others = [
-        f"{counts[kind]:,} {label if counts[kind] == 1 else plural_label}"
-        for kind, (label, plural_label) in OTHER_OUTCOMES.items()
-        if counts[kind]
+        plural(counts[kind], *labels) for kind, labels in OTHER_OUTCOMES.items() if counts[kind]
     ]
     if missing := summary.planned(view) - len(view.results):
         others.append(f"{missing:,} without a result")
