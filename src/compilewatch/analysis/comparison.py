@@ -16,8 +16,6 @@ from compilewatch.contract.targets import target_label
 from compilewatch.errors import UsageError
 from compilewatch.records import Change, ChangeKind, Result, Run, Status, Target
 
-Pair = tuple[str, str]
-
 Identity = tuple[str, Target]
 """A model's name and a target: what is compared with what."""
 
@@ -27,17 +25,13 @@ Classified = tuple[ChangeKind, str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Every model and target of either side stands in `changes` or in `unchanged`, once.
+    """What became of each model and target of either side that did not stay as it was.
 
     `differences` names what differs between the environments (`torch 2.12.0 -> 2.13.0`).
     """
 
     changes: tuple[Change, ...]
-    unchanged: tuple[Identity, ...]
     differences: tuple[str, ...]
-
-    def of(self, kind: ChangeKind) -> tuple[Change, ...]:
-        return tuple(change for change in self.changes if change.kind is kind)
 
 
 def default_baseline(candidates: Iterable[Run], run: Run) -> Run | None:
@@ -81,7 +75,6 @@ def compare(
     """
     olds, news = _by_identity(before), _by_identity(after)
     changes: list[Change] = []
-    unchanged: list[Identity] = []
     for identity in olds.keys() | news.keys():
         old, new = olds.get(identity), news.get(identity)
         present = new or olds[identity]
@@ -92,7 +85,6 @@ def compare(
         else:
             change = classify_change(old, new, by_place=by_place)
         if change is None:
-            unchanged.append(identity)
             continue
         kind, reason = change
         changes.append(
@@ -112,11 +104,7 @@ def compare(
     changes.sort(
         key=lambda c: (order.index(c.kind), -(c.downloads or 0), c.model, target_label(c.target))
     )
-    return Comparison(
-        changes=tuple(changes),
-        unchanged=tuple(sorted(unchanged, key=lambda i: (i[0], target_label(i[1])))),
-        differences=differences(baseline, run),
-    )
+    return Comparison(changes=tuple(changes), differences=differences(baseline, run))
 
 
 def between(
@@ -124,7 +112,7 @@ def between(
     before: Iterable[Result],
     run: Run,
     after: Iterable[Result],
-    names: Pair,
+    names: tuple[str, str],
     field: str = "environment",
 ) -> tuple[Run, Run, Comparison]:
     """Compare what `baseline` found in one environment, or for one device, with `run` in another.
