@@ -263,22 +263,15 @@ def models_of_one_reason(results: Sequence[records.Result]) -> dict[str, tuple[i
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifiedChange:
-    """One change, and how many of the counted models it is part of the fix of."""
-
-    name: str
-    models: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class VerifiedTotal:
     """`changes` leave `models` without graph breaks, most downloaded first, each verified.
 
+    `changes` count the models that each of them is part of the fix of, most models first.
     `downloads` are theirs, None where none has a figure. `broken` counts the models with graph
     breaks on these targets, `improved` those of them verified for fewer graph breaks only.
     """
 
-    changes: tuple[VerifiedChange, ...]
+    changes: dict[str, int]
     models: tuple[str, ...]
     downloads: int | None
     broken: int
@@ -315,15 +308,13 @@ def verified_fixes(
     total = verified_total(results, fixes, ranking.targets)
     if total is None:
         return None
-    having: defaultdict[str | None, set[str]] = defaultdict(set)
     freed: defaultdict[str | None, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for name, pairs in _broken(results, fixes, ranking.targets).items():
         free = all(_frees(fix, result) for result, fix in pairs)
         for result, fix in pairs:
-            for cause in {cause_key(one, ranking.by) for one in breaks_of(result)}:
-                having[cause].add(name)
-                if free and fix is not None:
-                    freed[cause][name] = fix.changes
+            if free and fix is not None:
+                for graph_break in breaks_of(result):
+                    freed[cause_key(graph_break, ranking.by)][name] = fix.changes
 
     def step_fix(step: LeverageStep) -> StepFix | None:
         keys = [cause.key for cause in step.causes]
@@ -332,8 +323,7 @@ def verified_fixes(
             return None
         times = Counter(changes_of.values())
         best = min(times, key=lambda changes: (-times[changes], len(changes), changes))
-        affected = set[str]().union(*(having[key] for key in keys))
-        return StepFix(changes=best, verified=len(changes_of), affected=len(affected))
+        return StepFix(changes=best, verified=len(changes_of), affected=step.affected)
 
     return VerifiedFixes(total=total, steps=tuple(map(step_fix, ranking.fixes)))
 
@@ -362,10 +352,7 @@ def verified_total(
         elif len(verified) == len(pairs):
             improved += 1
     return VerifiedTotal(
-        changes=tuple(
-            VerifiedChange(name=name, models=models)
-            for name, models in sorted(times.items(), key=lambda pair: (-pair[1], pair[0]))
-        ),
+        changes=dict(sorted(times.items(), key=lambda pair: (-pair[1], pair[0]))),
         models=tuple(spec.name for spec in sorted(freed, key=_most_downloaded)),
         downloads=downloads_of(freed),
         broken=len(broken),

@@ -401,7 +401,7 @@ def summary_text(summary: dict[str, Any]) -> RenderableType:
     lines = [plain(f"note: {note}", "yellow") for note in summary["notes"]]
     if total is not None:
         if total.changes:
-            changes = [(change.name, f"{change.models:,}") for change in total.changes]
+            changes = [(name, f"{models:,}") for name, models in total.changes.items()]
             parts.append(table(("Part of verified fixes", ">Models"), changes))
         lines.append(plain(verified_total_words(total), "bold"))
     counts = (
