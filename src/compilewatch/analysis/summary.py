@@ -93,14 +93,10 @@ class Summary:
     planned_verdicts: int
     passed: int
     verdicts: int
-    skipped: int
     missing: int
     reused: int
     models: int
     statuses: dict[records.Status, int]
-    fullgraph_accepted: int
-    fullgraph_judged: int
-    expected: int
     coverage: float | None
     untestable_share: float | None
     reused_share: float | None
@@ -138,20 +134,15 @@ def repositories(view: records.RunView) -> dict[records.Part | None, tuple[int, 
 def summarise(view: records.RunView) -> Summary:
     """All headline figures of a run."""
     results = view.results
-    judged = [r.fullgraph.accepted for r in results if r.fullgraph is not None]
     return Summary(
         planned=planned(view),
         planned_verdicts=planned_verdicts(view),
         passed=sum(r.status is records.Status.PASS for r in results),
         verdicts=sum(r.is_verdict for r in results),
-        skipped=sum(r.status is records.Status.SKIPPED for r in results),
         missing=planned(view) - len(results),
         reused=sum(_is_reused(view, r) for r in results),
         models=len({r.request.model.name for r in results}),
         statuses=status_counts(results),
-        fullgraph_accepted=sum(judged),
-        fullgraph_judged=len(judged),
-        expected=sum(r.expectation is not None for r in results),
         coverage=coverage(view),
         untestable_share=untestable_share(view),
         reused_share=reused_share(view),
