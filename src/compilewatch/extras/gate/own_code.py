@@ -18,6 +18,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from packaging.utils import canonicalize_name
+
 from compilewatch.report.terminal import installed_file
 
 INSTALLED = ("site-packages", "dist-packages")
@@ -93,18 +95,14 @@ def clone_of(root: Path) -> Path:
 @cache
 def _distributed(root: Path, top: Path) -> frozenset[str]:
     """The installed files of the distributions that are the repository's own."""
-    names = {_canonical(name) for folder in {root, top} if (name := _project_name(folder))}
+    names = {canonicalize_name(name) for folder in {root, top} if (name := _project_name(folder))}
     paths: set[str] = set()
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"] or ""
-        if _canonical(name) in names or _installed_from(distribution, top):
+        if canonicalize_name(name) in names or _installed_from(distribution, top):
             folder = Path(os.path.realpath(str(distribution.locate_file(""))))
             paths |= {str(folder / str(file)) for file in distribution.files or ()}
     return frozenset(paths)
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _project_name(folder: Path) -> str | None:
@@ -135,7 +133,7 @@ def _counterpart(file: str, installed: Path, top: Path, *, distributed: bool) ->
     """
     projects, by_name = _python_files(top)
     same_name = by_name.get(installed.name, ())
-    same_path = [path for path in same_name if f"{path.as_posix()}".endswith(f"/{file}")]
+    same_path = [path for path in same_name if path.as_posix().endswith(f"/{file}")]
     for path in same_path:
         parent = path.parents[file.count("/")]
         if parent in projects and "/" in file:
