@@ -16,42 +16,22 @@ from compilewatch.errors import CompilewatchError, did_you_mean
 
 _CORE = (
     ("sweep", "sweeps", "check models on compile targets and report"),
-    (
-        "explain",
-        "one_model",
-        "check one model now and show its graph breaks with their source lines",
-    ),
+    ("explain", "one_model", "check one model now and show its graph breaks with their lines"),
     ("inputs", "one_model", "show, or save for editing, the example inputs of a model"),
     ("show", "stored_runs", "show the stored results of a model"),
     ("runs", "stored_runs", "list the stored runs"),
     ("compare", "stored_runs", "show what changed between two runs"),
-    (
-        "leverage",
-        "stored_runs",
-        "show what to fix first, so that most models have no graph break any more",
-    ),
+    ("leverage", "stored_runs", "show what to fix first, so that most models have no graph break"),
     ("merge", "sweeps", "join the runs of a sweep's shards into one run"),
     ("report", "stored_runs", "write the report, junit.xml and metrics of a stored run again"),
     ("publish", "stored_runs", "send a stored run to the configured Pushgateway, Loki and S3"),
     ("prune", "stored_runs", "delete stored runs that newer ones have superseded"),
     ("reproduce", "one_model", "print a script of plain PyTorch that shows a model's verdict"),
     ("list-targets", "machine", "list the compile targets and which of them this machine can run"),
-    (
-        "list-sources",
-        "machine",
-        "list where models come from, the libraries that are here and those missing",
-    ),
+    ("list-sources", "machine", "list where models come from, and the libraries that are missing"),
     ("env", "machine", "create, list and check the environments that workers run in"),
-    (
-        "neuron",
-        "neuron",
-        "compile captured HLO modules with the compiler of the Neuron SDK, if installed",
-    ),
-    (
-        "doctor",
-        "machine",
-        "show what this machine can run, what is missing and which command installs it",
-    ),
+    ("neuron", "neuron", "compile captured HLO modules with the compiler of the Neuron SDK"),
+    ("doctor", "machine", "show what this machine can run, and which command installs the rest"),
 )
 """Each command with its module and its line in the list of `--help`."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
@@ -208,7 +207,7 @@ def _hub(settings: Settings) -> Iterator[DoctorCheck]:
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON list.")
+@options.as_json
 @options.fresh
 def doctor_command(as_json: bool, fresh: bool) -> int:
     """Show what this machine can run, what is missing, and which command installs it.
@@ -230,7 +229,7 @@ def doctor_command(as_json: bool, fresh: bool) -> int:
         *_hub(settings),
     ]
     if as_json:
-        click.echo(msgspec.json.encode(checks))
+        options.print_json(checks)
     else:
         width = max(len(check.name) for check in checks) + 2
         for check in checks:
