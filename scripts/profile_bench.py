@@ -166,8 +166,8 @@ def waits() -> Figures:
         time.sleep(SLEEP_SECONDS)
 
     found = measuring.divided(call, 5)
-    python = found.nanoseconds[""]["python"] / 1e9
-    spent = sum(v for kinds in found.nanoseconds.values() for v in kinds.values())
+    python = found.nanoseconds[measuring.NO_FRAME, measuring.PYTHON] / 1e9
+    spent = found.nanoseconds.total()
     return {
         "seconds": round(python, 5),
         "unaccounted_nanoseconds": found.total - spent,

@@ -13,6 +13,7 @@ import gc
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,17 +179,8 @@ def divided(call: Callable[[], object], calls: int) -> Division:
     marks = (event for event in events if event.name() == CALL)
     measured = sorted(marks, key=lambda e: e.start_ns())[_WARM_UP_CALLS:]
     median = sorted(measured, key=lambda e: e.duration_ns())[(len(measured) - 1) // 2]
-    whole = _slice(median)
-    end = whole.start + whole.duration
-    thread = median.start_thread_id()
-    inside = [
-        _slice(event)
-        for event in events
-        if event.start_thread_id() == thread
-        and whole.start <= event.start_ns() < end
-        and event.name() != CALL
-    ]
-    return divide(whole, inside)
+    own_thread = (e for e in events if e.start_thread_id() == median.start_thread_id())
+    return divide(_slice(median), [_slice(e) for e in own_thread if e.name() != CALL])
 
 
 def traced(
@@ -262,17 +254,13 @@ class Slice(NamedTuple):
 class Division:
     """The exclusive nanoseconds of a call by compile id and kind; they sum to `total`."""
 
-    total: int = 0
-    nanoseconds: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    def add(self, owner: str, kind: str, nanoseconds: int) -> None:
-        kinds = self.nanoseconds.setdefault(owner, {})
-        kinds[kind] = kinds.get(kind, 0) + nanoseconds
+    total: int
+    nanoseconds: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def segments(self, calls: int) -> Segments:
         """Where the call spends its time, by kind; it is one of `calls` traced calls."""
         of_kind = {
-            f"{kind}_seconds": sum(kinds.get(kind, 0) for kinds in self.nanoseconds.values()) / 1e9
+            f"{kind}_seconds": sum(n for (_, of), n in self.nanoseconds.items() if of == kind) / 1e9
             for kind in (GRAPH, GUARD, EAGER, PYTHON)
         }
         return Segments(calls=calls, call_seconds=self.total / 1e9, **of_kind)
@@ -289,7 +277,7 @@ class Division:
         for index, graph_break in enumerate(breaks):
             owners = [owner for owner, end in ends.items() if end == index]
             guard, python, eager = (
-                sum(self.nanoseconds.get(owner, {}).get(kind, 0) for owner in owners)
+                sum(self.nanoseconds[owner, kind] for owner in owners)
                 for kind in (GUARD, PYTHON, EAGER)
             )
             costs.append(
@@ -299,14 +287,14 @@ class Division:
                     guard_seconds=guard / 1e9,
                     python_seconds=python / 1e9,
                     eager_seconds=eager / 1e9,
-                    share=(guard + python + eager) / self.total if self.total else 0.0,
+                    share=(guard + python + eager) / self.total,
                 )
             )
         return tuple(sorted(costs, key=lambda cost: -cost.seconds))
 
 
 def divide(call: Slice, slices: Iterable[Slice]) -> Division:
-    """Divide a call among the slices inside of it, which are of its own thread.
+    """Divide a call among the slices of its thread; those that begin outside of it do not count.
 
     Every nanosecond of the call counts exactly once: for the innermost slice that covers it.
     """
@@ -319,7 +307,7 @@ def divide(call: Slice, slices: Iterable[Slice]) -> Division:
         """Count the time up to a moment for the innermost open slice."""
         nonlocal at
         _, owner, kind = stack[-1]
-        division.add(owner, kind, to - at)
+        division.nanoseconds[owner, kind] += to - at
         at = to
 
     for slice_ in sorted(slices, key=lambda s: (s.start, -s.duration)):
