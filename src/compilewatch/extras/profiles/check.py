@@ -1,15 +1,16 @@
 """Reads training profiles, and checks the profiles in a folder, of training and of inference.
 
 A training profile whose process was killed has no `profiler_summary.json`, and the last line of its
-`steps.jsonl` may be cut off. Everything else that does not fit is damage and raises.
+`steps.jsonl` may be cut off. Everything else that does not fit is damage and raises StoreError.
 """
 
 import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from compilewatch.extras.profiles import training as recorded
 from compilewatch.extras.profiles.records import PROFILE_VERSION, OperatorStat
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE
-from compilewatch.files import DamagedError, failed, from_json
+from compilewatch.files import explained, from_json, read_if_there
 from compilewatch.records import Record, Versioned
 from compilewatch.store.journal import decode
 from compilewatch.store.runs import is_locked
@@ -42,22 +43,12 @@ TAIL_BYTES = 1 << 20
 """What `tail` reads of the end of `steps.jsonl`: about the last 1,500 steps."""
 
 
-class DamagedProfileError(StoreError):
-    """A file of a profile contradicts the format; the message names the file."""
-
-
 # --- training profiles ----------------------------------------------------------------------------
 
 
 def is_training(path: Path) -> bool:
     """Whether a folder holds a training profile, in whatever state."""
-    if (path / STEPS_FILE).is_file():
-        return True
-    try:
-        with (path / recorded.CONFIG_FILE).open("rb") as file:
-            return b'"training"' in file.read(4096)
-    except OSError:
-        return False
+    return any((path / name).is_file() for name in (STEPS_FILE, SUMMARY_FILE))
 
 
 def find_training(root: Path) -> tuple[Path, ...]:
@@ -88,36 +79,29 @@ def state_of(path: Path) -> str:
 def tail(path: Path) -> tuple[recorded.Step, ...]:
     """Return the newest steps of a profile, running or not, from the end of `steps.jsonl`."""
     file_path = path / STEPS_FILE
-    try:
-        with file_path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = file.seek(max(0, size - TAIL_BYTES))
-            data = file.read(TAIL_BYTES)
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise failed("read", file_path, error) from None
-    lines = data.split(b"\n")[:-1]
-    return tuple(_steps(lines[1:] if start else lines, file_path))
+    with explained("read", file_path), file_path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, size - TAIL_BYTES))
+        lines = file.read(TAIL_BYTES).split(b"\n")[:-1]
+    return _steps(lines[1:] if start else lines, file_path)
 
 
 def read_training(path: Path) -> recorded.TrainingProfile:
     """Read a profile completely.
 
-    Raises StoreError if a newer compilewatch wrote it or a file cannot be read, and
-    DamagedProfileError if its files are damaged or contradict each other.
+    Raises StoreError if a newer compilewatch wrote it, and if a file cannot be read, is damaged or
+    contradicts another one.
     """
     config, state, summary = read_config(path), state_of(path), None
-    lines = _read(path / STEPS_FILE).split(b"\n") if (path / STEPS_FILE).exists() else [b""]
-    torn = bool(lines.pop())
-    steps = tuple(_steps(lines, path / STEPS_FILE))
+    *lines, torn = _read(path / STEPS_FILE).split(b"\n")
+    steps = _steps(lines, path / STEPS_FILE)
     if state == "finished":
         summary = _record(path / SUMMARY_FILE, recorded.TrainingSummary)
         state = summary.state
         if torn:
-            raise DamagedProfileError(f"{path / STEPS_FILE}: its last line is cut off")
+            raise StoreError(f"{path / STEPS_FILE}: its last line is cut off")
         if summary.steps != len(steps):
-            raise DamagedProfileError(
+            raise StoreError(
                 f"{path / STEPS_FILE}: {len(steps)} steps, but {SUMMARY_FILE} counts "
                 f"{summary.steps}"
             )
@@ -128,100 +112,83 @@ def read_training(path: Path) -> recorded.TrainingProfile:
         state=state,
         config=config,
         steps=steps,
-        torn=torn,
+        torn=bool(torn),
         summary=summary,
         operators=_operators(path / recorded.OPERATORS_FILE),
         has_trace=check_trace(path / recorded.TRACE_FILE),
     )
 
 
-def _steps(lines: Sequence[bytes], path: Path) -> Iterator[recorded.Step]:
-    last = -1
-    for number, line in enumerate(lines, start=1):
-        step = _decoded(line, recorded.Step, f"{path}:{number}")
-        if step.index <= last:
-            raise DamagedProfileError(f"{path}:{number}: step {step.index} after step {last}")
-        total = sum(step.stages.values())
-        if abs(total - step.wall_seconds) > 0.01 * step.wall_seconds + 1e-6:
-            raise DamagedProfileError(
-                f"{path}:{number}: stages of {total:g} s in a step of {step.wall_seconds:g} s"
-            )
-        last = step.index
-        yield step
+def _steps(lines: Sequence[bytes], path: Path) -> tuple[recorded.Step, ...]:
+    numbered = enumerate(lines, start=1)
+    return tuple(_decoded(line, recorded.Step, f"{path}:{number}") for number, line in numbered)
 
 
 def _operators(path: Path) -> tuple[OperatorStat, ...] | None:
     if not path.exists():
         return None
     rows = _table(path, "name")
-    try:
+    with _damage_in(path):
         return tuple(msgspec.convert(row, OperatorStat, strict=False) for row in rows)
-    except ValueError as error:
-        raise DamagedProfileError(f"{path}: damaged ({error})") from None
-
-
-def _record(path: Path, kind: type[R]) -> R:
-    return _decoded(_read(path), kind, str(path))
-
-
-def _decoded(data: bytes, kind: type[R], where: str, version: int = recorded.TRAINING_VERSION) -> R:
-    try:
-        return decode(data, kind, version)
-    except DamagedError as error:
-        raise DamagedProfileError(f"{where}: damaged ({error})") from None
-    except StoreError as error:
-        raise StoreError(f"{where}: {error}") from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DamagedProfileError(f"{path} is missing") from None
-    except OSError as error:
-        raise failed("read", path, error) from None
 
 
 # --- files of both kinds --------------------------------------------------------------------------
 
 
-def check_trace(path: Path) -> bool:
-    """Return whether there is a Chrome trace. Raises DamagedProfileError if it is damaged."""
-    if not path.exists():
-        return False
+@contextmanager
+def _damage_in(where: object) -> Iterator[None]:
+    """Raise StoreError with this place where the body cannot decode what it read."""
     try:
-        trace = from_json(_read(path), object)
-    except DamagedError as error:
-        raise DamagedProfileError(f"{path}: damaged ({error})") from None
+        yield
+    except (ValueError, csv.Error) as error:
+        raise StoreError(f"{where}: damaged ({error})") from None
+    except StoreError as error:  # of another version
+        raise StoreError(f"{where}: {error}") from None
+
+
+def _decoded(data: bytes, kind: type[R], where: str, version: int = recorded.TRAINING_VERSION) -> R:
+    with _damage_in(where):
+        return decode(data, kind, version)
+
+
+def _record(path: Path, kind: type[R], version: int = recorded.TRAINING_VERSION) -> R:
+    return _decoded(_read(path), kind, str(path), version)
+
+
+def _read(path: Path) -> bytes:
+    data = read_if_there(path)
+    if data is None:
+        raise StoreError(f"{path} is missing")
+    return data
+
+
+def check_trace(path: Path) -> bool:
+    """Return whether there is a Chrome trace. Raises StoreError if it is damaged."""
+    if (data := read_if_there(path)) is None:
+        return False
+    with _damage_in(path):
+        trace = from_json(data, object)
     if not (trace.get("traceEvents") if isinstance(trace, dict) else trace):
-        raise DamagedProfileError(f"{path}: a trace without events")
+        raise StoreError(f"{path}: a trace without events")
     return True
 
 
 def _table(path: Path, column: str) -> list[dict[str, str]]:
     """Read a CSV file with a column of this name."""
-    try:
-        rows = list(csv.reader(io.StringIO(_read(path).decode()), strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DamagedProfileError(f"{path}: damaged ({error})") from None
-    names = rows[0] if rows else []
+    data = _read(path)
+    with _damage_in(path):
+        names, *rows = list(csv.reader(io.StringIO(data.decode()), strict=True)) or [[]]
     if column not in names:
-        raise DamagedProfileError(f"{path}: its first line has no column {column}")
-    for number, row in enumerate(rows[1:], start=2):
+        raise StoreError(f"{path}: its first line has no column {column}")
+    for number, row in enumerate(rows, start=2):
         if len(row) != len(names):
-            raise DamagedProfileError(
-                f"{path}:{number}: {len(row)} columns instead of {len(names)}"
-            )
-    return [dict(zip(names, row, strict=True)) for row in rows[1:]]
-
-
-def _check_metrics(path: Path) -> None:
-    _decoded(_read(path), Versioned, str(path), PROFILE_VERSION)
+            raise StoreError(f"{path}:{number}: {len(row)} columns instead of {len(names)}")
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _check_text(path: Path) -> None:
     if not _read(path).strip():
-        raise DamagedProfileError(f"{path} is empty")
+        raise StoreError(f"{path} is empty")
 
 
 def _check_png(path: Path) -> None:
@@ -231,11 +198,11 @@ def _check_png(path: Path) -> None:
         with Image.open(io.BytesIO(_read(path))) as picture:
             picture.verify()  # the checksums of all chunks
     except (OSError, SyntaxError):
-        raise DamagedProfileError(f"{path}: not a complete PNG picture") from None
+        raise StoreError(f"{path}: not a complete PNG picture") from None
 
 
 INFERENCE_FILES: dict[str, Callable[[Path], object]] = {
-    BASELINE_FILE: _check_metrics,
+    BASELINE_FILE: partial(_record, kind=Versioned, version=PROFILE_VERSION),
     TABLE_FILE: partial(_table, column="batch_size"),
     recorded.OPERATORS_FILE: partial(_table, column="name"),
     **dict.fromkeys((TEXT_FILE, STACKS), _check_text),
@@ -256,26 +223,11 @@ class CheckedProfile:
     """
 
     path: Path
+    kind: str
+    state: str
+    findings: tuple[recorded.ProfileFinding, ...] = ()
     broken: str | None = None
     training: recorded.TrainingProfile | None = None
-
-    @property
-    def kind(self) -> str:
-        return "training" if is_training(self.path) else "inference"
-
-    @cached_property
-    def findings(self) -> tuple[recorded.ProfileFinding, ...]:
-        if self.broken is not None:
-            return ()
-        return recorded.findings(self.training) if self.training else tuple(_missing(self.path))
-
-    @property
-    def state(self) -> str:
-        if self.broken is not None:
-            return "broken"
-        if self.training is not None:
-            return self.training.state
-        return "incomplete" if any(f.code == "incomplete" for f in self.findings) else "finished"
 
     @property
     def exit_status(self) -> int:
@@ -291,15 +243,21 @@ def check_profiles(*roots: Path) -> tuple[CheckedProfile, ...]:
 
 
 def _checked(path: Path) -> CheckedProfile:
+    kind, training = "training" if is_training(path) else "inference", None
     try:
-        if is_training(path):
-            return CheckedProfile(path=path, training=read_training(path))
-        for name, check in INFERENCE_FILES.items():
-            if (path / name).exists():
-                check(path / name)
+        if kind == "training":
+            training = read_training(path)
+            state, findings = training.state, recorded.findings(training)
+        else:
+            for name, check in INFERENCE_FILES.items():
+                if (path / name).exists():
+                    check(path / name)
+            findings = tuple(_missing(path))
+            incomplete = any(finding.code == "incomplete" for finding in findings)
+            state = "incomplete" if incomplete else "finished"
     except StoreError as error:
-        return CheckedProfile(path=path, broken=str(error))
-    return CheckedProfile(path=path)
+        return CheckedProfile(path=path, kind=kind, state="broken", broken=str(error))
+    return CheckedProfile(path=path, kind=kind, state=state, findings=findings, training=training)
 
 
 def is_inference(path: Path) -> bool:

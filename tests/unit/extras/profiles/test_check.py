@@ -10,7 +10,7 @@ from PIL import Image
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import check
-from compilewatch.extras.profiles.check import DamagedProfileError, check_profiles, read_training
+from compilewatch.extras.profiles.check import check_profiles, read_training
 from compilewatch.extras.profiles.records import OperatorStat
 from compilewatch.profiling import Profiler
 
@@ -134,25 +134,19 @@ def test_a_killed_profile_is_incomplete_wherever_its_last_line_was_cut(folder: P
 def test_every_file_that_is_cut_off_or_missing_is_found(folder: Path, name: str) -> None:
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: len(data) // 2])
-    with pytest.raises(DamagedProfileError, match=name):
+    with pytest.raises(StoreError, match=name):
         read_training(folder)
-    if name in (METRICS, STAGES):
+    if name != SUMMARY:  # without it, the profile is incomplete
         (folder / name).unlink()
-        with pytest.raises(DamagedProfileError, match=f"{name} is missing"):
+        with pytest.raises(StoreError, match=f"{name} is missing"):
             read_training(folder)
 
 
-def test_a_damaged_line_and_steps_out_of_order_are_broken(folder: Path) -> None:
+def test_a_damaged_line_is_broken(folder: Path) -> None:
     lines = (killed(folder) / STEPS).read_bytes().splitlines(keepends=True)
-    longer = lines[0].replace(b'"wall_seconds":', b'"wall_seconds":9')
-    for content, said in (
-        ([*lines[:2], b"\0" * 40 + b"\n", *lines[3:]], f"{STEPS}:3: damaged"),
-        ([*lines, lines[1]], "step 1 after step 4"),
-        ([longer], "stages of"),
-    ):
-        (folder / STEPS).write_bytes(b"".join(content))
-        with pytest.raises(DamagedProfileError, match=said):
-            read_training(folder)
+    (folder / STEPS).write_bytes(b"".join([*lines[:2], b"\0" * 40 + b"\n", *lines[3:]]))
+    with pytest.raises(StoreError, match=f"{STEPS}:3: damaged"):
+        read_training(folder)
 
 
 @pytest.mark.parametrize("name", [CONFIG, SUMMARY, STEPS])
@@ -161,7 +155,6 @@ def test_a_newer_schema_is_one_line(folder: Path, name: str) -> None:
     (folder / name).write_bytes(data.replace(b'"schema_version": 1', b'"schema_version": 9'))
     with pytest.raises(StoreError, match="newer compilewatch") as caught:
         read_training(folder)
-    assert not isinstance(caught.value, DamagedProfileError)
     assert "\n" not in str(caught.value)
 
 

@@ -307,7 +307,7 @@ def check_command(
     folders = [root] if folder else [root / "profiles", *sorted(root.glob("profile-*"))]
     profiles = check.check_profiles(*folders)
     if not profiles:
-        missing = "no config.json and no baseline_metrics.json"
+        missing = "no steps.jsonl and no baseline_metrics.json"
         hint = missing if folder else "`compilewatch profile train` makes one"
         raise UsageError(f"{root} contains no profile: {hint}")
     if as_json:

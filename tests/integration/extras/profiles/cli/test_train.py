@@ -88,7 +88,7 @@ def test_wrong_input_is_one_line(compilewatch: Compilewatch) -> None:
     for arguments, said in (
         ("train ./tiny.py:build --target eager,neuron", neuron),
         ("check", "outputs contains no profile: `compilewatch profile train` makes one"),
-        ("check .", "contains no profile: no config.json and no baseline_metrics.json"),
+        ("check .", "contains no profile: no steps.jsonl and no baseline_metrics.json"),
         ("check nowhere", "there is no folder nowhere"),
     ):
         done = compilewatch("profile", *arguments.split())
