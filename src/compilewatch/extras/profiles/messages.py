@@ -60,14 +60,3 @@ class Round(records.Record, frozen=True, kw_only=True):
 
     wall_seconds: tuple[float, ...]
     cpu_seconds: tuple[float, ...]
-
-
-class CapturedProfile(records.Record, frozen=True, kw_only=True):
-    """Training steps under Neuron's profiler.
-
-    `files` are below the folder of the capture; `blocks` counts the named blocks that ran.
-    """
-
-    api: str
-    blocks: dict[str, int]
-    files: tuple[str, ...]

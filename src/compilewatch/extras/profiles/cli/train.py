@@ -26,7 +26,6 @@ from compilewatch.environments import Environments
 from compilewatch.errors import CompilerError, InputsError, StoreError, UsageError
 from compilewatch.extras.profiles import check
 from compilewatch.extras.profiles import training as analysis
-from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.training import Stage, TrainingProfile
 from compilewatch.files import safe_name, write_atomically
 from compilewatch.neuron import profiler
@@ -442,17 +441,12 @@ def capture_command(
             request, tier=Tier.REAL, work=Work(name="neuron-profile", options=work)
         )
         with spinner(f"profiling {request.model.name}"):
-            captured = _alone(settings, "neuron-profile", request, CapturedProfile)
-        files = map(Path, captured.files)
-        session = next(folder / file.parent for file in files if profiler.is_of_session(file))
-        result = {
-            "api": captured.api,
-            "steps": steps,
-            "blocks": captured.blocks,
-            "files": captured.files,
-        }
+            files = _alone(settings, "neuron-profile", request, tuple[str, ...])
+        paths = map(Path, files)
+        session = next(folder / path.parent for path in paths if profiler.is_of_session(path))
+        result = {"steps": steps, "files": files}
         text = (
-            f"{plural(steps, 'step')}, {plural(len(captured.files), 'file')} in {folder}\n"
+            f"{plural(steps, 'step')}, {plural(len(files), 'file')} in {folder}\n"
             f"Next: compilewatch profile neuron summarize {session}"
         )
     options.show(result, as_json, text)

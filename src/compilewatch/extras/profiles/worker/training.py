@@ -25,7 +25,6 @@ from torch._dynamo.utils import counters
 
 from compilewatch.contract.failures import error_record, one_line
 from compilewatch.errors import CompilerError
-from compilewatch.extras.profiles.messages import CapturedProfile
 from compilewatch.extras.profiles.profiler import Profiler
 from compilewatch.extras.profiles.training import Stage
 from compilewatch.neuron.profiler import is_of_session
@@ -280,12 +279,13 @@ def api() -> Any:
         ) from None
 
 
-def captured(content: bytes) -> CapturedProfile:
-    """Train for some steps on a NeuronCore under torch.profiler. Raises CompilerError.
+def captured(content: bytes) -> tuple[str, ...]:
+    """Train for some steps on a NeuronCore under torch.profiler; return the files of the capture.
 
-    `content` is a request as JSON; the options of its work are the number of `steps`, the `modes`
-    by name and the absolute `folder`. Source: Neuron SDK 2.33, how-to-profile-pytorch of
-    tools/neuron-explorer, which wants three steps before the profile and a synchronisation in it.
+    They are relative to its folder. `content` is a request as JSON; the options of its work are the
+    number of `steps`, the `modes` by name and the absolute `folder`. Raises CompilerError. Source:
+    Neuron SDK 2.33, how-to-profile-pytorch of tools/neuron-explorer, which wants three steps before
+    the profile and a synchronisation in it.
     """
     request = msgspec.json.decode(content, type=Request)
     assert request.work is not None
@@ -337,8 +337,4 @@ def captured(content: bytes) -> CapturedProfile:
             f"the profiler wrote nothing into {folder}: unset the variables NEURON_RT_INSPECT_*, "
             "which exclude it"
         )
-    return CapturedProfile(
-        api=PROFILING,
-        blocks=dict.fromkeys(BLOCKS, steps),
-        files=tuple(path.relative_to(folder).as_posix() for path in files),
-    )
+    return tuple(path.relative_to(folder).as_posix() for path in files)

@@ -82,14 +82,14 @@ def test_a_model_is_captured_in_named_blocks(neff: Path) -> None:
     done = run(neff, "capture", *model, *collect, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["blocks"] == {"model_build": 2, "loss_backward": 2, "optimizer_step": 2}
     session = {Path(name).name: neff.parent / "neuron-profile" / name for name in found["files"]}
     assert {name for name in session if not name.endswith(".neff")} == {
         *("profile_nc_0_session_0.ntff", "cpu_util.pb", "trace.json")
     }
     assert sum(name.endswith(".neff") for name in session) == 2, "forward and backward"
     events = json.loads(session["trace.json"].read_text())["traceEvents"]
-    assert sum(event.get("name") == "loss_backward" for event in events) == 2, "no warm-up"
+    for block in ("model_build", "loss_backward", "optimizer_step"):
+        assert sum(event.get("name") == block for event in events) == 2, "no warm-up"
 
 
 @pytest.mark.usefixtures("torchneuron")
