@@ -19,7 +19,7 @@ from compilewatch.errors import did_you_mean
 from compilewatch.extras.profiles import training
 from compilewatch.extras.profiles.records import operator_stats, operators_csv
 from compilewatch.extras.profiles.training import STEPS_FILE, TRACE_FILE
-from compilewatch.files import append_all, lock, replace, sync, sync_folder
+from compilewatch.files import append_all, lock, replace, sync
 from compilewatch.records import Record, new_run_id, now
 
 T = TypeVar("T")
@@ -29,9 +29,6 @@ PROBLEMS_KEPT = 20
 
 NVML_SECONDS = 1.0
 """How often the use of a GPU is read: its sample periods are up to a second long."""
-
-SYNC_SECONDS = 1.0
-"""How often `steps.jsonl` is synced: a killed process loses no step, a power failure this much."""
 
 STEP_NAME = "training step"
 
@@ -178,7 +175,6 @@ class Profiler:
             target=target,
             warm_up_steps=self._warm_up,
             traced_from=self._warm_up if self._trace_steps else None,
-            traced_steps=self._trace_steps,
             settings=settings,
         )
         folder.begin(config)
@@ -282,8 +278,7 @@ class Profiler:
         steps = msgspec.json.Decoder(training.Step).decode_lines(data[: data.rfind(b"\n") + 1])
         if not steps:
             self._problem("no step was recorded: call profiler.step() at the end of each step")
-        times = training.stage_times(steps, self._warm_up)
-        self._folder.write(training.STAGES_FILE, times)
+        self._folder.write(training.STAGES_FILE, training.stage_times(steps, self._warm_up))
         self._folder.write(training.METRICS_FILE, training.metrics(steps, self._warm_up))
         self._folder.finish(
             training.TrainingSummary(
@@ -293,7 +288,6 @@ class Profiler:
                 steps=len(steps),
                 error=error,
                 steps_lost=self._lost,
-                dominant_stage=training.dominant_stage(times),
                 problems=tuple(self.problems),
             )
         )
@@ -369,7 +363,6 @@ class TrainingFolder:
     def __init__(self, root: Path) -> None:
         self.path = root.absolute() / new_run_id()
         self.path.mkdir(parents=True)
-        self._synced = time.monotonic()
 
     def begin(self, config: training.TrainingConfig) -> None:
         """Write `config.json`, and lock the empty `steps.jsonl`."""
@@ -377,14 +370,13 @@ class TrainingFolder:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._steps = os.open(self.path / STEPS_FILE, flags, 0o644)
         lock(self._steps, seconds=0.0)
-        sync_folder(self.path)
 
     def append(self, step: training.Step) -> None:
-        """Append one line, which other processes can read when this returns."""
+        """Append one line, which other processes can read when this returns.
+
+        No step waits for the disk: a process that is killed loses none, a power failure the newest.
+        """
         append_all(self._steps, msgspec.json.encode(step) + b"\n")
-        if time.monotonic() - self._synced >= SYNC_SECONDS:
-            sync(self._steps)
-            self._synced = time.monotonic()
 
     def write(self, name: str, record: Record) -> None:
         """Write a file of JSON atomically."""
@@ -395,7 +387,6 @@ class TrainingFolder:
         """Write the summary, which makes the profile complete."""
         sync(self._steps)
         self.write(training.SUMMARY_FILE, summary)
-        sync_folder(self.path)
 
     def close(self) -> None:
         """Release the lock."""

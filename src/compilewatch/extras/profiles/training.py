@@ -53,7 +53,6 @@ class TrainingConfig(Record, frozen=True, kw_only=True):
     cores: int
     machine: str
     schema_version: int = TRAINING_VERSION
-    kind: str = "training"
     torch: str | None = None
     threads: int | None = None
     device: str = "cpu"
@@ -62,7 +61,6 @@ class TrainingConfig(Record, frozen=True, kw_only=True):
     target: str | None = None
     warm_up_steps: int = 0
     traced_from: int | None = None
-    traced_steps: int = 0
     settings: dict[str, str | int | float | bool | None] = {}
 
 
@@ -117,7 +115,6 @@ class StageTimes(Record, frozen=True, kw_only=True):
     shares: dict[Stage, float]
     step: Spread | None
     schema_version: int = TRAINING_VERSION
-    unit: str = "seconds"
 
 
 class TrainingMetrics(Record, frozen=True, kw_only=True):
@@ -154,10 +151,8 @@ class TrainingSummary(Record, frozen=True, kw_only=True):
     finished_at: str
     steps: int
     schema_version: int = TRAINING_VERSION
-    kind: str = "training"
     error: str | None = None
     steps_lost: int = 0
-    dominant_stage: Stage | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -297,10 +292,10 @@ def operator_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
 def explanation(profile: TrainingProfile) -> Iterator[str]:
     """Yield sentences that say what dominates."""
     times, first = profile.times, profile.metrics.first_step_seconds
-    stage = dominant_stage(times)
-    if stage is None or times.step is None:
+    if times.step is None or not times.shares:
         yield "No step was recorded, so there is nothing to explain."
         return
+    stage = max(times.shares, key=lambda stage: times.shares[stage])
     yield (
         f"{stage} dominates: {times.shares[stage]:.0%} of {times.step.count} steady steps, "
         f"{times.stages[stage].median * 1e3:.3g} ms in the median step of "
@@ -441,8 +436,3 @@ def metrics(steps: Sequence[Step], warm_up: int) -> TrainingMetrics:
         peak_device_bytes=max(known("device_peak_bytes"), default=None),
         device_utilization=statistics.fmean(busy) if busy else None,
     )
-
-
-def dominant_stage(times: StageTimes) -> Stage | None:
-    """Return the stage with the largest share."""
-    return max(times.shares, key=lambda stage: times.shares[stage], default=None)
