@@ -111,11 +111,12 @@ def in_turns(before: Rounds, after: Rounds) -> records.SpeedJudgement:
     pairs = list(zip(medians(before), medians(after), strict=False))
     changes = [math.log(new / old) for old, new in pairs if old > 0 and new > 0]
     if not changes:
-        return _unclear("nothing was measured on one side")
+        return records.SpeedJudgement(reason="nothing was measured on one side")
     ratio = math.exp(median(changes))
     low, high = map(math.exp, median_interval(changes))
     if len(changes) < IN_TURNS_ROUNDS:
-        return _unclear(f"{len(changes)} rounds, {IN_TURNS_ROUNDS} are needed", ratio, low, high)
+        reason = f"{len(changes)} rounds, {IN_TURNS_ROUNDS} are needed"
+        return records.SpeedJudgement(reason=reason, ratio=ratio, ratio_low=low, ratio_high=high)
     p = float(wilcoxon(changes).pvalue) if any(changes) else 1.0
     return _judged(ratio, p, IN_TURNS_CHANGE, low, high)
 
@@ -127,29 +128,21 @@ def apart(before: Rounds, after: Rounds) -> records.SpeedJudgement:
     old, new = medians(before), medians(after)
     ratios = [math.log(b / a) for a in old for b in new if a > 0 and b > 0]
     if not ratios:
-        return _unclear("nothing was measured on one side")
+        return records.SpeedJudgement(reason="nothing was measured on one side")
     # The shift of Hodges and Lehmann: the median over all pairs.
     ratio, fewest = math.exp(median(ratios)), min(len(old), len(new))
     if fewest < APART_ROUNDS:
-        return _unclear(f"{fewest} rounds on one side, {APART_ROUNDS} are needed", ratio)
+        reason = f"{fewest} rounds on one side, {APART_ROUNDS} are needed"
+        return records.SpeedJudgement(reason=reason, ratio=ratio)
     if not (is_stable(before) and is_stable(after)):
         reason = "the machine was too busy: the rounds of one side differ by more than 10 %"
-        return _unclear(reason, ratio)
+        return records.SpeedJudgement(reason=reason, ratio=ratio)
     return _judged(ratio, float(mannwhitneyu(old, new).pvalue), APART_CHANGE)
 
 
 def relative(rounds: Rounds, reference: Rounds) -> list[list[float]]:
     """Rounds as multiples of a reference that was measured alternately with them."""
     return [[own / other] for own, other in zip(medians(rounds), medians(reference), strict=False)]
-
-
-def _unclear(
-    reason: str, ratio: float | None = None, low: float | None = None, high: float | None = None
-) -> records.SpeedJudgement:
-    verdict = records.Verdict.UNCLEAR
-    return records.SpeedJudgement(
-        verdict=verdict, ratio=ratio, ratio_low=low, ratio_high=high, reason=reason
-    )
 
 
 def _judged(
@@ -310,21 +303,18 @@ def _scaling(points: Sequence[records.BatchPoint]) -> str:
 SAME_OPTIONS = ("device", "dtype", "threads", "size", "max_length")
 """Options that two profiles must share to be compared."""
 
+Profiled = tuple[records.InferenceProfile, Iterable[records.Samples]]
+"""A profile and its measured values."""
+
 Series = Mapping[tuple[str, int], Rounds]
 """The rounds by target and batch size."""
 
 
-def compare_profiles(
-    before: records.InferenceProfile,
-    before_samples: Iterable[records.Samples],
-    after: records.InferenceProfile,
-    after_samples: Iterable[records.Samples],
-) -> records.ProfileComparison:
+def compare_profiles(old: Profiled, new: Profiled) -> records.ProfileComparison:
     """Compare what both profiles measured."""
+    before, after = old[0], new[0]
     obstacle = _obstacle(before, after)
-    points: tuple[records.PointChange, ...] = ()
-    if not obstacle:
-        points = tuple(_changes(before, before_samples, after, after_samples))
+    points = () if obstacle else tuple(_changes(old, new))
     if not obstacle and not points:
         obstacle = "they have no target and batch size in common, or their raw values were deleted"
     return records.ProfileComparison(
@@ -337,20 +327,15 @@ def compare_profiles(
     )
 
 
-def _changes(
-    before: records.InferenceProfile,
-    before_samples: Iterable[records.Samples],
-    after: records.InferenceProfile,
-    after_samples: Iterable[records.Samples],
-) -> Iterator[records.PointChange]:
-    single = after.options.threads == 1
+def _changes(before: Profiled, after: Profiled) -> Iterator[records.PointChange]:
+    single = after[0].options.threads == 1
     olds, news = (
         {(s.target, s.batch_size): s.cpu_seconds if single else s.wall_seconds for s in samples}
-        for samples in (before_samples, after_samples)
+        for _, samples in (before, after)
     )
     old_memory, new_memory = (
         {(t.target, p.batch_size): p.memory.rss_peak_bytes for t, p in side.points() if p.memory}
-        for side in (before, after)
+        for side, _ in (before, after)
     )
     for key in (key for key in news if key in olds):
         target, size = key

@@ -113,9 +113,7 @@ def compared_with(
     """Compare the profiles of a run with those of its baseline, model by model."""
     olds, news = ({stored.profile.model: stored for stored in side} for side in (old, new))
     return tuple(
-        compare_profiles(
-            olds[name].profile, olds[name].samples(), news[name].profile, news[name].samples()
-        )
+        compare_profiles(olds[name].measured(), news[name].measured())
         for name in sorted(news.keys() & olds.keys())
     )
 

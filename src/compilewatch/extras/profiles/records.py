@@ -157,7 +157,7 @@ class SpeedJudgement(records.Record, frozen=True, kw_only=True):
     that no claim is possible, and `reason` says why.
     """
 
-    verdict: Verdict
+    verdict: Verdict = Verdict.UNCLEAR
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None

@@ -17,9 +17,9 @@ from compilewatch.extras.profiles.records import PROFILE_VERSION, InferenceProfi
 from compilewatch.files import (
     DamagedError,
     explained,
-    failed,
     from_json,
     point_latest,
+    read_if_there,
     write_atomically,
 )
 from compilewatch.store.journal import append_record, read_records
@@ -37,15 +37,12 @@ class StoredProfile:
     profile: InferenceProfile
     folder: Path
 
-    def samples(self) -> tuple[Samples, ...]:
-        """Return the measured values; empty if they were deleted. Raises StoreError."""
+    def measured(self) -> tuple[InferenceProfile, tuple[Samples, ...]]:
+        """Return it with its measured values, which are empty if deleted. Raises StoreError."""
         path = self.folder / SAMPLES_FILE
         try:
-            return from_json(path.read_bytes(), tuple[Samples, ...])
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise failed("read", path, error) from None
+            data = read_if_there(path) or b"[]"
+            return self.profile, from_json(data, tuple[Samples, ...])
         except DamagedError as error:
             raise StoreError(f"{path} is damaged ({error}): profile the model again") from None
 

@@ -149,9 +149,7 @@ def test_graph_breaks_are_named_as_the_bottleneck_with_their_line() -> None:
 
 
 def compared(factor: float, **after: Any) -> ProfileComparison:
-    return analysis.compare_profiles(
-        *profiled.profile(), *profiled.profile(factor, seed=1, **after)
-    )
+    return analysis.compare_profiles(profiled.profile(), profiled.profile(factor, seed=1, **after))
 
 
 def test_what_is_slower_is_named_and_the_rest_is_not() -> None:
@@ -177,5 +175,5 @@ def test_versions_that_differ_are_named_and_two_machines_or_settings_are_not_com
     options = InferenceOptions(batch_sizes=profiled.SIZES, threads=2)
     assert "--threads" in compared(2.0, options=options).obstacle
     before, _ = profiled.profile()
-    lost = analysis.compare_profiles(before, (), *profiled.profile())
+    lost = analysis.compare_profiles((before, ()), profiled.profile())
     assert "raw values" in lost.obstacle

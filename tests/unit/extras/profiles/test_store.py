@@ -47,7 +47,7 @@ def test_profiles_are_found_by_id_beginning_path_and_latest_as_they_were_written
     for reference in (FIRST, "20261122-10", str(tmp_path / FIRST)):
         found = open_profile(tmp_path, reference)
         assert found.profile == made
-        assert len(found.samples()) == 6
+        assert len(found.measured()[1]) == 6
     for reference, model, said in (
         ("2026", None, "several profiles begin with"),
         ("profile-20261122-100000-0009", None, "did you mean"),
@@ -75,9 +75,9 @@ def test_lost_and_damaged_values_and_a_newer_program(tmp_path: Path) -> None:
     found = open_profile(tmp_path, FIRST)
     (found.folder / SAMPLES_FILE).write_bytes(b"[")
     with pytest.raises(StoreError, match="is damaged"):
-        found.samples()
+        found.measured()
     (found.folder / SAMPLES_FILE).unlink()
-    assert found.samples() == ()
+    assert found.measured() == (made, ())
     newer = msgspec.structs.replace(made, schema_version=made.schema_version + 1)
     append_record(tmp_path / FIRST / PROFILES_FILE, newer)
     with pytest.raises(StoreError, match="written by a newer compilewatch"):

@@ -250,7 +250,7 @@ def compare_command(
     root = Path(load_settings({"output_dir": output_dir}).output_dir).absolute()
     old = open_profile(root, before, model)
     new = open_profile(root, after, model or old.profile.model)
-    comparison = analysis.compare_profiles(old.profile, old.samples(), new.profile, new.samples())
+    comparison = analysis.compare_profiles(old.measured(), new.measured())
     options.show(comparison, as_json, comparison_table(comparison))
     verdicts = {point.judgement.verdict for point in comparison.points}
     if comparison.obstacle or verdicts <= {Verdict.UNCLEAR}:
