@@ -260,10 +260,15 @@ def operator_stats(averages: Iterable[Any]) -> tuple[OperatorStat, ...]:
 
 def operators_csv(operators: Iterable[OperatorStat]) -> bytes:
     """The content of `op_stats.csv`."""
+    rows = map(msgspec.structs.astuple, operators)
+    return csv_bytes(OperatorStat.__struct_fields__, rows)
+
+
+def csv_bytes(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(OperatorStat.__struct_fields__)
-    writer.writerows(map(msgspec.structs.astuple, operators))
+    writer.writerow(columns)
+    writer.writerows(rows)
     return text.getvalue().encode()
 
 

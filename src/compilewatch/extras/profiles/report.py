@@ -4,11 +4,10 @@ The page is script-free HTML with SVG charts, in the style of a run's report; th
 by matplotlib. Figures are worded the same in files, pages and the terminal.
 """
 
-import csv
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -79,14 +78,11 @@ def break_even_words(point: records.BatchPoint) -> str:
     return f"{text}, after {point.break_even_calls_warm:,.0f} with filled caches"
 
 
-def against_first_words(target: str, point: records.BatchPoint) -> str:
+def against_first_words(target: str, size: int, judged: records.SpeedJudgement) -> str:
     """`takes 1.05 × (1.03 to 1.07) the time of inductor in the first environment at batch 8`."""
-    judged = point.against_first
-    if judged is None or judged.ratio is None:
-        return "not compared with the first environment"
     ratio = _ratio_words(judged.ratio, judged.ratio_low, judged.ratio_high)
     other = f"the time of {target_kind(target)} in the first environment"
-    text = f"takes {ratio} {other} at batch {point.batch_size}"
+    text = f"takes {ratio} {other} at batch {size}"
     return f"{text}; no claim: {judged.reason}" if judged.reason else text
 
 
@@ -110,9 +106,9 @@ def _times(value: float | None, factor: float) -> float | None:
     return value * factor if value is not None else None
 
 
-def _value(point: records.BatchPoint, path: str) -> Any:
-    """A figure of a point, such as `latency.median_seconds`; None if it was not measured."""
-    value: Any = point
+def _value(record: records.BatchPoint | records.TargetProfile | None, path: str) -> Any:
+    """A figure of a record, such as `latency.median_seconds`; None if it was not measured."""
+    value: Any = record
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
@@ -177,18 +173,10 @@ def figures(
     metrics = msgspec.json.encode(baseline_metrics(profile))
     yield "baseline_metrics.json", msgspec.json.format(metrics, indent=2) + b"\n"
     rows = (_row(target, point).values() for target, point in profile.points())
-    yield "detailed_metrics.csv", _csv(("target", *COLUMNS), rows)
+    yield "detailed_metrics.csv", records.csv_bytes(("target", *COLUMNS), rows)
     yield "baseline_summary_report.txt", summary_report(profile).encode()
     if operators := operators_of(profile):
         yield "op_stats.csv", records.operators_csv(operators)
-
-
-def _csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return out.getvalue().encode()
 
 
 def operators_of(profile: records.InferenceProfile) -> tuple[records.OperatorStat, ...]:
@@ -200,7 +188,6 @@ def operators_of(profile: records.InferenceProfile) -> tuple[records.OperatorSta
 def baseline_metrics(profile: records.InferenceProfile) -> dict[str, Any]:
     """The main figures: `full_dataset_metrics` of the best target, then every batch size."""
     target, point = analysis.fastest(profile) or (None, None)
-    scored, memory = getattr(target, "accuracy", None), getattr(point, "memory", None)
     return {
         "schema_version": profile.schema_version,
         "profile": profile.id,
@@ -214,18 +201,17 @@ def baseline_metrics(profile: records.InferenceProfile) -> dict[str, Any]:
         },
         "machine": profile.machine,
         "full_dataset_metrics": {
-            "target": getattr(target, "target", None),
-            "optimal_batch_size": getattr(point, "batch_size", None),
-            "throughput_samples_per_sec": getattr(point, "samples_per_second", None),
-            "latency_per_sample_ms": _times(getattr(point, "per_sample_seconds", None), 1e3),
-            **{
-                name: getattr(scored, name, None)
-                for name in ("accuracy", "f1_macro", "f1_weighted")
-            },
-            "num_samples": getattr(scored, "samples", None),
-            "total_time_s": getattr(scored, "seconds", None),
-            "gpu_mem_used": in_megabytes(getattr(memory, "device_peak_bytes", None)),
-            "cpu_mem_used": in_megabytes(getattr(memory, "rss_peak_bytes", None)),
+            "target": _value(target, "target"),
+            "optimal_batch_size": _value(point, "batch_size"),
+            "throughput_samples_per_sec": _value(point, "samples_per_second"),
+            "latency_per_sample_ms": _times(_value(point, "per_sample_seconds"), 1e3),
+            "accuracy": _value(target, "accuracy.accuracy"),
+            "f1_macro": _value(target, "accuracy.f1_macro"),
+            "f1_weighted": _value(target, "accuracy.f1_weighted"),
+            "num_samples": _value(target, "accuracy.samples"),
+            "total_time_s": _value(target, "accuracy.seconds"),
+            "gpu_mem_used": in_megabytes(_value(point, "memory.device_peak_bytes")),
+            "cpu_mem_used": in_megabytes(_value(point, "memory.rss_peak_bytes")),
             "bottleneck": analysis.bottleneck(profile),
         },
         "targets": {
@@ -311,9 +297,9 @@ def answers(profile: records.InferenceProfile) -> Iterator[tuple[str, str]]:
                 f"prompt {text.prefill_tokens_per_second:,.0f} tokens/s, then "
                 f"{text.decode_tokens_per_second:,.1f} tokens/s, batch {text.batch_size}",
             )
-        against = next((p for p in reversed(target.points) if p.against_first is not None), None)
-        if against is not None:
-            yield name, against_first_words(name, against)
+        judged = [(p.batch_size, p.against_first) for p in target.points if p.against_first]
+        if judged:
+            yield name, against_first_words(name, *judged[-1])
         paid = next((p for p in target.points if p.break_even_calls_cold is not None), None)
         if paid is not None:
             yield f"Break-even ({name})", break_even_words(paid)
@@ -369,12 +355,11 @@ class Panel(NamedTuple):
     unit: str
 
 
-CALL_PEAK = "Peak memory of one call, beyond model and interpreter"
 PANELS = (
     Panel("Latency per sample", "per_sample_seconds", "ms"),
     Panel("Latency per batch", "latency.median_seconds", "ms"),
     Panel("Samples per second", "samples_per_second", "samples/s"),
-    Panel(CALL_PEAK, "memory.call_peak_bytes", "MB"),
+    Panel("Peak memory of one call, beyond model and interpreter", "memory.call_peak_bytes", "MB"),
     Panel("Speed-up over eager mode", "speedup", "×"),
     Panel("Utilisation of the threads", "utilization", "%"),
 )
