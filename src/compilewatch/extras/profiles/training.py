@@ -264,31 +264,6 @@ def top_operators(profile: TrainingProfile, count: int = 10) -> tuple[OperatorSt
     return tuple(rows[:count])
 
 
-def stage_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
-    """Return each stage with its median, smallest and largest milliseconds, and its share."""
-    times = profile.times
-    return [
-        (
-            stage.value,
-            *(f"{s * 1e3:.3f}" for s in (spread.median, spread.minimum, spread.maximum)),
-            f"{times.shares.get(stage, 0.0):.1%}",
-        )
-        for stage, spread in times.stages.items()
-    ]
-
-
-def operator_rows(profile: TrainingProfile) -> list[tuple[str, ...]]:
-    """Return the top operators with their calls, and milliseconds of their own and in all."""
-    return [
-        (
-            row.name,
-            str(row.calls),
-            *(f"{us / 1e3:.3f}" for us in (row.self_cpu_time_us, row.cpu_time_total_us)),
-        )
-        for row in top_operators(profile)
-    ]
-
-
 def explanation(profile: TrainingProfile) -> Iterator[str]:
     """Yield sentences that say what dominates."""
     times, first = profile.times, profile.metrics.first_step_seconds

@@ -31,7 +31,7 @@ from compilewatch.files import safe_name, write_atomically
 from compilewatch.neuron import profiler
 from compilewatch.records import Depth, Mode, Request, Result, Status, Tier, Work, new_run_id
 from compilewatch.report.terminal import console, plain, table
-from compilewatch.report.wording import plural
+from compilewatch.report.wording import memory, milliseconds, plural
 
 EAGER, XLA = "eager", "xla"
 
@@ -247,8 +247,7 @@ def train_command(
 
 
 def _show_trained(done: Sequence[Trained], out: Path) -> None:
-    stages = (f">{stage} ms" for stage in SHOWN)
-    figures = (">first step s", ">step ms", *stages, ">memory MB", ">speed-up")
+    figures = (">first step", ">step", *(f">{stage}" for stage in SHOWN), ">memory", ">speed-up")
     rows = ((fields["model"], fields["target"], *_cells(fields, p)) for fields, p in done)
     printer = console()
     printer.print(table(("model", "target", *figures), rows, gap=2))
@@ -266,18 +265,13 @@ def _show_trained(done: Sequence[Trained], out: Path) -> None:
 def _cells(fields: dict[str, Any], profile: TrainingProfile | None) -> Iterator[str]:
     if profile is None or profile.times.step is None:
         return
-    yield _figure(profile.metrics.first_step_seconds)
-    yield _figure(profile.times.step.median, 1e3)
+    yield milliseconds(profile.metrics.first_step_seconds)
+    yield milliseconds(profile.times.step.median)
     for stage in SHOWN:
         spread = profile.times.stages.get(stage)
-        yield _figure(spread.median if spread is not None else None, 1e3)
-    peak = profile.metrics.peak_resident_bytes
-    yield f"{peak / 1e6:,.0f}" if peak is not None else "–"
-    yield _figure(fields["speedup"])
-
-
-def _figure(value: float | None, factor: float = 1.0) -> str:
-    return f"{value * factor:.2f}" if value is not None else "–"
+        yield milliseconds(spread.median if spread is not None else None)
+    yield memory(profile.metrics.peak_resident_bytes)
+    yield f"{fields['speedup']:.2f} ×" if fields["speedup"] is not None else "–"
 
 
 STATUS_STYLES = ("green", "yellow", "red")
@@ -336,10 +330,24 @@ def _check_lines(checked: check.CheckedProfile, explained: bool) -> Iterator[Ren
     if explained and training is not None:
         for sentence in analysis.explanation(training):
             yield plain(f"  {sentence}")
-        if stages := analysis.stage_rows(training):
-            yield table(("stage", ">median ms", ">min ms", ">max ms", ">share"), stages, gap=2)
-        if operators := analysis.operator_rows(training):
-            yield table(("operator", ">calls", ">own CPU ms", ">CPU ms"), operators, gap=2)
+        shares = training.times.shares
+        stages = [
+            (stage, *map(milliseconds, (s.median, s.minimum, s.maximum)), f"{shares[stage]:.1%}")
+            for stage, s in training.times.stages.items()
+        ]
+        operators = [
+            (
+                o.name,
+                str(o.calls),
+                milliseconds(o.self_cpu_time_us / 1e6),
+                milliseconds(o.cpu_time_total_us / 1e6),
+            )
+            for o in analysis.top_operators(training)
+        ]
+        if stages:
+            yield table(("stage", ">median", ">min", ">max", ">share"), stages, gap=2)
+        if operators:
+            yield table(("operator", ">calls", ">own CPU time", ">CPU time"), operators, gap=2)
 
 
 def _write_report(checked: check.CheckedProfile) -> Path:
