@@ -87,7 +87,7 @@ class Inference:
     def run(self, profile_id: str) -> records.InferenceProfile:
         """Measure everything and return the profile; nothing is stored but traces."""
         started, machine = core.now(), this_machine()
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        load = os.getloadavg()[0]
         if (note := busy_note(machine, load)) is not None:
             self._notes.append(note)
         for size in self.options.batch_sizes:
@@ -286,31 +286,26 @@ class Inference:
     def _inspect(self, subject: subjects.ProfiledSubject, *, first: bool) -> None:
         """Look into a subject. What fails is missing, and a note says why."""
         inductor, limit = subject.kind == INDUCTOR, self._limits.profile_seconds
+        by_torch = subject.kind in analysis.TRACED  # and not by XLA
         generates = subject.prepared is not None and subject.prepared.generates
-        steps: tuple[tuple[str, bool, Callable[[], None]], ...] = (
-            ("memory", True, lambda: self._memory(subject)),
-            (
-                "comparison with eager mode",
-                subject.kind != records.EAGER,
-                lambda: self._numerics(subject),
-            ),
-            (
-                "trace of a call",
+        steps: dict[str, tuple[bool, Callable[[subjects.ProfiledSubject], None]]] = {
+            "memory": (True, self._memory),
+            "comparison with eager mode": (subject.kind != records.EAGER, self._numerics),
+            "trace of a call": (
                 inductor and self.options.device == CPU,
-                lambda: subject.measure("segments", limit, calls=SEGMENT_CALLS),
+                lambda subject: subject.measure("segments", limit, calls=SEGMENT_CALLS),
             ),
-            (
-                "trace",
-                first and self.trace and subject.kind in analysis.TRACED,
-                lambda: self._trace(subject),
+            "trace": (first and self.trace and by_torch, self._trace),
+            "generation": (first and generates and by_torch, self._generation),
+            "warm first call": (
+                first and inductor,
+                lambda subject: subject.measure("recompile", limit),
             ),
-            ("generation", first and generates, lambda: self._generation(subject)),
-            ("warm first call", first and inductor, lambda: subject.measure("recompile", limit)),
-        )
-        for what, wanted, step in steps:
+        }
+        for what, (is_due, step) in steps.items():
             try:
-                if wanted:
-                    step()
+                if is_due:
+                    step(subject)
             except subjects.SubjectError as error:
                 where = f"{subject.target} at batch {subject.point.batch_size}"
                 self._notes.append(f"{what} of {where} failed: {error.failure.detail}")
@@ -436,9 +431,9 @@ def this_machine() -> records.Machine:
     )
 
 
-def busy_note(machine: records.Machine, seen: float | None) -> str | None:
+def busy_note(machine: records.Machine, seen: float) -> str | None:
     """A sentence on a machine that is too busy for times that mean something."""
-    if seen is None or seen <= BUSY * machine.cores:
+    if seen <= BUSY * machine.cores:
         return None
     return (
         f"the machine was busy: a load of {seen:.1f} on {machine.cores} cores; "

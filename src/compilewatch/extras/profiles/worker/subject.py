@@ -61,7 +61,7 @@ class Eager:
         return observed(self.subject, self.function)
 
     def compiled(self, module: Any) -> Any:
-        """Return how this target calls a module with other inputs."""
+        """Return how eager mode, or Inductor, calls a module with inputs of another shape."""
         return module
 
     def graphs(self) -> int | None:
@@ -153,10 +153,6 @@ class Xla(Eager):
             name: value.cpu() if isinstance(value, torch.Tensor) else value
             for name, value in super().observed().items()
         }
-
-    def compiled(self, module: Any) -> Any:
-        del module
-        raise UsageError("only eager and inductor are called with inputs of another shape")
 
     def graphs(self) -> int | None:
         from compilewatch.worker.targets.xla.capture import compiled_graphs
@@ -425,9 +421,8 @@ def _classifier(
     from transformers import AutoTokenizer
 
     build = subject.request.model.build
-    if not isinstance(build, records.ConfigBuild):
-        raise UsageError("texts need a model with a tokenizer: a folder or a Hub repository")
-    where = build.repo or str(Path(build.config_file).parent)
+    assert isinstance(build, records.ConfigBuild)  # as it has weights
+    where = str(build.repo)
     revision = None if Path(where).is_dir() else subject.request.model.revision
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(where, revision=revision)
