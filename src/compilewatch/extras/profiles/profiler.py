@@ -79,7 +79,7 @@ class Profiler:
         self._clock = StageClock()
         self._trace: Any = None  # torch.profiler.profile, while it records
         self._traced_step = ExitStack()
-        self._index = self._lost = 0
+        self._index = 0
         self._epoch: int | None = None
         self._pid = os.getpid()
         self._began = self._step_began = self._cpu_began = 0.0
@@ -222,11 +222,7 @@ class Profiler:
                 traced=traced,
             )
             assert self._folder is not None
-            try:
-                self._folder.append(step)
-            except OSError as error:
-                self._lost += 1
-                self._problem(f"{self._folder.path}: steps are lost: {error.strerror or error}")
+            self._folder.append(step)
         finally:
             self._begin_step()
 
@@ -257,7 +253,6 @@ class Profiler:
         if trace is None or self._folder is None:
             return
         self._traced_step.close()
-        self._trace_steps = 0
         trace.stop()
         folder = self._folder.path
         temporary = folder / f".{TRACE_FILE}.tmp"
@@ -287,7 +282,7 @@ class Profiler:
                 finished_at=now(),
                 steps=len(steps),
                 error=error,
-                steps_lost=self._lost,
+                steps_lost=self._index - len(steps),
                 problems=tuple(self.problems),
             )
         )
