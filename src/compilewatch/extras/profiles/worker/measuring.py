@@ -183,10 +183,8 @@ def divided(call: Callable[[], object], calls: int) -> Division:
     return divide(_slice(median), [_slice(e) for e in own_thread if e.name() != CALL])
 
 
-def traced(
-    call: Callable[[], object], calls: int, folder: Path
-) -> tuple[tuple[OperatorStat, ...], float]:
-    """Write a Chrome trace and the stacks of some calls; return operators and wall seconds.
+def traced(call: Callable[[], object], calls: int, folder: Path) -> tuple[OperatorStat, ...]:
+    """Write a Chrome trace and the stacks of some calls; return their operators.
 
     Stacks need `verbose`, without which torch leaves the file empty; they are taken in a second
     recording, because a slice of a recording with stacks may not nest.
@@ -196,11 +194,9 @@ def traced(
     gpu = [ProfilerActivity.CUDA] if torch.cuda.is_initialized() else []
     activities = [ProfilerActivity.CPU, *gpu]
     with profile(activities=activities, profile_memory=True, acc_events=True) as plain:
-        began = time.perf_counter()
         for _ in range(calls):
             with record_function(CALL):
                 call()
-        seconds = time.perf_counter() - began
     plain.export_chrome_trace(str(folder / TRACE_FILE))
     verbose = _ExperimentalConfig(verbose=True)
     with profile(
@@ -208,7 +204,7 @@ def traced(
     ) as stacks:
         call()
     stacks.export_stacks(str(folder / STACKS_FILE), "self_cpu_time_total")
-    return operator_stats(plain.key_averages()), seconds
+    return operator_stats(plain.key_averages())
 
 
 def _slice(event: Any) -> Slice:

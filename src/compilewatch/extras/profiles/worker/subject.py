@@ -355,7 +355,7 @@ class ProfiledModel:
 
     def trace(self, *, calls: int) -> tuple[OperatorStat, ...]:
         """Write `trace.json` and `stacks.txt` of `calls` calls; return the sums by operator."""
-        return measuring.traced(self.call, calls, self.built.artifacts)[0]
+        return measuring.traced(self.call, calls, self.built.artifacts)
 
     def generate(self, *, tokens: int, runs: int) -> tuple[int, Round, Round]:
         """Generate greedily from the example inputs' ids; the first text is a warm-up.

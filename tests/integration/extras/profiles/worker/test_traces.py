@@ -143,7 +143,7 @@ def test_the_trace_is_valid_and_its_table_is_that_of_key_averages(
             return torch.ones(64, 64) @ torch.ones(64, 64)
 
     monkeypatch.setattr(measuring, "profile", recording)
-    operators, _ = measuring.traced(call, 4, tmp_path)
+    operators = measuring.traced(call, 4, tmp_path)
     table = operators_csv(operators).decode().splitlines()
     rows = {row["name"]: row for row in csv.DictReader(table)}
     averages = {event.key: event for event in made[0].key_averages()}
