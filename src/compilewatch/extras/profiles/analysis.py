@@ -265,15 +265,13 @@ def bottleneck(profile: records.InferenceProfile) -> str:
             f"the machine: of the time of {where}, the model had the CPU for "
             f"{point.utilization:.0%} only"
         )
-    compiled = next((t for t in profile.targets if any(p.segments for p in t.points)), None)
-    if compiled is not None:
-        worst = max(compiled.points, key=lambda p: p.break_share)
-        if worst.break_share >= NOTABLE:
-            cost = worst.breaks[0]
-            return (
-                f"graph breaks: {worst.break_share:.0%} of a call of {compiled.target} at batch "
-                f"{worst.batch_size}, most of it at {cost.file}:{cost.line}"
-            )
+    compiled, worst = max(profile.points(), key=lambda pair: pair[1].break_share)
+    if worst.break_share >= NOTABLE:
+        cost = worst.breaks[0]
+        return (
+            f"graph breaks: {worst.break_share:.0%} of a call of {compiled.target} at batch "
+            f"{worst.batch_size}, most of it at {cost.file}:{cost.line}"
+        )
     segments = point.segments
     if segments is not None and segments.graph_ratio < 1 - NOTABLE:
         return f"overhead around the compiled graphs: {1 - segments.graph_ratio:.0%} of {where}"

@@ -8,7 +8,7 @@ other models are counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from compilewatch.extras.profiles import records
@@ -101,9 +101,22 @@ LABELS: dict[str, str] = {
 
 def samples(part: RunProfiles) -> Iterator[Sample]:
     """Yield the samples of all profiles of a run; nothing for a run without profiles."""
-    shown = {profile.model: profile.family for profile in _ranked(part.profiles)[:SHOWN_MODELS]}
     yield from of_profiles(part.profiles)
-    yield from _changes(part, shown)
+    shown = {profile.model: profile.family for profile in _ranked(part.profiles)[:SHOWN_MODELS]}
+    counts: Counter[tuple[str, str]] = Counter()
+    for compared in part.changes:
+        worst: dict[str, float] = {}
+        for point in compared.points:
+            slower, judged = (point.target, records.Verdict.SLOWER.value), point.judgement
+            counts[point.target, judged.verdict.value] += 1
+            counts[slower] += 0  # A measured zero is exported: an alert must see it fall to that.
+            if judged.verdict is records.Verdict.SLOWER and compared.model in shown:
+                worst[point.target] = max(judged.ratio or 1.0, worst.get(point.target, 0.0))
+        for target, ratio in worst.items():
+            who = (compared.model, shown[compared.model], target)
+            yield "compilewatch_profile_slower_ratio", who, ratio
+    for labels, count in counts.items():
+        yield "compilewatch_profile_changes", labels, count
 
 
 def of_profiles(profiles: Sequence[records.InferenceProfile]) -> Iterator[Sample]:
@@ -153,24 +166,6 @@ def _of_target(
         calls = getattr(best, f"break_even_calls_{cache}", None)
         if calls is not None:
             yield "compilewatch_break_even_calls", (*who, cache), calls
-
-
-def _changes(part: RunProfiles, shown: Mapping[str, str]) -> Iterator[Sample]:
-    """Counts by verdict, and the models that are slower; `shown` has the family of a model."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for compared in part.changes:
-        worst: dict[str, float] = {}
-        for point in compared.points:
-            slower, judged = (point.target, records.Verdict.SLOWER.value), point.judgement
-            counts[point.target, judged.verdict.value] += 1
-            counts[slower] += 0  # A measured zero is exported: an alert must see it fall to that.
-            if judged.verdict is records.Verdict.SLOWER and compared.model in shown:
-                worst[point.target] = max(judged.ratio or 1.0, worst.get(point.target, 0.0))
-        for target, ratio in worst.items():
-            who = (compared.model, shown[compared.model], target)
-            yield "compilewatch_profile_slower_ratio", who, ratio
-    for labels, count in counts.items():
-        yield "compilewatch_profile_changes", labels, count
 
 
 def push_profile(gateway: Gateway, profile: records.InferenceProfile) -> str:

@@ -267,13 +267,12 @@ def facts(profile: records.InferenceProfile) -> list[tuple[str, str]]:
 
 def _versions(profile: records.InferenceProfile) -> Iterator[str]:
     """The versions of each environment, after the targets that ran in it."""
-    environments: dict[str, tuple[Software, list[str]]] = {}
+    targets: dict[Software, list[str]] = {}
     for target in profile.targets:
-        known = environments.setdefault(target.software.environment, (target.software, []))
-        known[1].append(target.target)
-    for software, names in environments.values():
+        targets.setdefault(target.software, []).append(target.target)
+    for software, names in targets.items():
         versions = f"torch {software.torch}, transformers {software.transformers}"
-        yield versions if len(environments) == 1 else f"{', '.join(names)}: {versions}"
+        yield versions if len(targets) == 1 else f"{', '.join(names)}: {versions}"
 
 
 def answers(profile: records.InferenceProfile) -> Iterator[tuple[str, str]]:

@@ -34,12 +34,7 @@ DEFAULTS = records.InferenceOptions()
 
 BREAKS_SHOWN = 8
 
-VERDICT_STYLES = {
-    Verdict.SLOWER: "red",
-    Verdict.FASTER: "green",
-    Verdict.SAME: "",
-    Verdict.UNCLEAR: "dim",
-}
+VERDICT_STYLES = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.UNCLEAR: "dim"}
 
 
 def _option(name: str, kind: click.ParamType[Any], text: str | None = None) -> Decorator:
@@ -333,7 +328,7 @@ def _comparison_rows(
             change(judged.ratio),
             change(point.relative),
             change(after / before if before and after else None),
-            (verdict, VERDICT_STYLES[judged.verdict]),
+            (verdict, VERDICT_STYLES.get(judged.verdict, "")),
         )
 
 
