@@ -7,6 +7,7 @@ model is called on: `Eager`, `Inductor`, `Xla`.
 import random
 import time
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,6 @@ class ProfiledModel:
         self.options = msgspec.convert(request.work.options, InferenceOptions)
         self.folder = Path.cwd()
         self.phase = records.Phase.SETUP
-        self._classifier: Callable[[int, int], tuple[list[int], float]] | None = None
 
     def prepare(self, *, target: str, batch_size: int) -> Prepared:
         """Build the model and its inputs; on a compiled target, also make a call in eager mode.
@@ -380,12 +380,52 @@ class ProfiledModel:
         )
         return int(ids.shape[1]), prefill, decode
 
+    @cached_property
+    def _classifier(self) -> tuple[Any, list[str], Any]:
+        """The tokenizer of the model, all texts, and what is called on them.
+
+        Raises UsageError if the model has no tokenizer beside its weights.
+        """
+        from transformers import AutoTokenizer
+
+        model = self.request.model
+        assert isinstance(model.build, records.ConfigBuild)  # as it has weights
+        where = str(model.build.repo)
+        revision = None if Path(where).is_dir() else model.revision
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(where, revision=revision)
+        except (OSError, ValueError) as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
+        data = (self.folder / messages.TEXTS_FILE).read_bytes()
+        texts = msgspec.json.decode(data, type=list[str])
+        return tokenizer, texts, self.target.compiled(self.built.module)
+
     def classify(self, *, start: int, stop: int) -> tuple[list[int], float]:
-        """Predict the classes of rows `start` to `stop` of the texts in `texts.json`."""
-        if self._classifier is None:
-            shape = self.batch_size, self.options.max_length
-            self._classifier = _classifier(self.built, self.target, *shape)
-        return self._classifier(start, stop)
+        """Return the class with the largest logit of the texts `start` to `stop`, and the seconds.
+
+        They include the tokenizer. Every batch has the same shape, so that code compiles once.
+        """
+        tokenizer, all_texts, call = self._classifier
+        device = next(self.built.module.parameters()).device
+        began = time.perf_counter()
+        classes: list[int] = []
+        for row in range(start, stop, self.batch_size):
+            texts = all_texts[row : min(row + self.batch_size, stop)]
+            encoded = tokenizer(
+                texts + texts[-1:] * (self.batch_size - len(texts)),
+                padding="max_length",
+                truncation=True,
+                max_length=self.options.max_length,
+                return_tensors="pt",
+            )
+            with torch.no_grad():
+                output = call(**encoded.to(device))
+            logits = getattr(output, "logits", None)
+            if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
+                raise UsageError("the model is no text classifier: it returns no class logits")
+            classes += logits.argmax(-1).tolist()[: len(texts)]
+        return classes, time.perf_counter() - began
 
 
 def _text_times(call: Any, ids: torch.Tensor, tokens: int) -> list[tuple[float, float]]:
@@ -408,51 +448,3 @@ def _text_times(call: Any, ids: torch.Tensor, tokens: int) -> list[tuple[float, 
         cache = output.past_key_values
     moments.append(now())
     return [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairwise(moments)]
-
-
-def _classifier(
-    subject: Subject, target: Eager, batch_size: int, max_length: int
-) -> Callable[[int, int], tuple[list[int], float]]:
-    """Return what classifies rows of the texts, with the seconds that it took.
-
-    Every batch has the same shape, so that code compiles once. Raises UsageError if the model has
-    no tokenizer beside its weights.
-    """
-    from transformers import AutoTokenizer
-
-    build = subject.request.model.build
-    assert isinstance(build, records.ConfigBuild)  # as it has weights
-    where = str(build.repo)
-    revision = None if Path(where).is_dir() else subject.request.model.revision
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(where, revision=revision)
-    except (OSError, ValueError) as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise UsageError(f"{where} has no tokenizer that can be loaded: {first}") from None
-    path = subject.artifacts / messages.TEXTS_FILE
-    all_texts = msgspec.json.decode(path.read_bytes(), type=list[str])
-    call = target.compiled(subject.module)
-    device = next(subject.module.parameters()).device
-
-    def classify(start: int, stop: int) -> tuple[list[int], float]:
-        """The class with the largest logit of each text; the time includes the tokenizer."""
-        began = time.perf_counter()
-        classes: list[int] = []
-        for row in range(start, stop, batch_size):
-            texts = all_texts[row : min(row + batch_size, stop)]
-            encoded = tokenizer(
-                texts + texts[-1:] * (batch_size - len(texts)),
-                padding="max_length",
-                truncation=True,
-                max_length=max_length,
-                return_tensors="pt",
-            )
-            with torch.no_grad():
-                output = call(**encoded.to(device))
-            logits = getattr(output, "logits", None)
-            if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
-                raise UsageError("the model is no text classifier: it returns no class logits")
-            classes += logits.argmax(-1).tolist()[: len(texts)]
-        return classes, time.perf_counter() - began
-
-    return classify
