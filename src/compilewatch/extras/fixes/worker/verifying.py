@@ -17,17 +17,18 @@ import inspect
 import json
 import linecache
 import logging
+import multiprocessing
 import os
 import random
 import re
 import resource
-import select
 import signal
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import median
 from types import CodeType, FunctionType, ModuleType
@@ -868,54 +869,40 @@ DIED: dict[str, Any] = {"raised": "the process ended"}
 
 KILLED: dict[str, Any] = {"raised": "the process was killed, as happens where memory is short"}
 
+FORKING = multiprocessing.get_context("fork")
+
 
 class Fork:
-    """A function that returns in a fork what JSON can hold; it begins when it is its turn."""
+    """A function that returns plain values in a fork; it begins when it is its turn."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
-        self.process, self.pipe, self.ended, self.killed = 0, -1, False, False
-        self.said = b""
+        self.process: Any = None
+        self.outcome: Any = None
+        self.ended = False
 
     def begin(self) -> None:
-        self.pipe, write = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.process = os.fork()
-        if self.process:
-            os.close(write)
-            return
-        if sys.platform == "linux":  # the kernel kills it when this process ends (prctl.h)
+        self.pipe, write = FORKING.Pipe(duplex=False)
+        self.process = FORKING.Process(target=self.run, args=(write,))
+        self.process.start()
+        write.close()
+
+    def run(self, pipe: Connection) -> None:
+        if sys.platform == "linux":  # the kernel kills it when its parent ends (prctl.h)
             ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
         torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
-        try:
-            text = json.dumps(self.function())
-        except BaseException as error:  # noqa: BLE001  (the parent reports it)
-            text = json.dumps({"raised": words_of(error)})
-        with os.fdopen(write, "w") as stream:
-            stream.write(text)
+        pipe.send(attempted(self.function))
         os._exit(0)
 
     def end(self) -> None:
-        os.close(self.pipe)
-        _, status = os.waitpid(self.process, 0)
-        self.killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        try:
+            self.outcome = self.pipe.recv()
+        except (EOFError, OSError):  # it ended before, or while it wrote
+            self.process.join()
+            self.outcome = KILLED if self.process.exitcode == -signal.SIGKILL else DIED
+        self.process.join()
+        self.pipe.close()
         self.ended = True
-
-
-class Message:
-    """A value that the parent of a fork knows later than the fork begins."""
-
-    def __init__(self) -> None:
-        self.pipe, self.write = os.pipe()
-
-    def send(self, value: Any) -> None:
-        os.write(self.write, f"{json.dumps(value)}\n".encode())
-
-    def receive(self) -> Any:
-        """Wait for the value, in the fork."""
-        with os.fdopen(self.pipe) as stream:  # other forks keep its end open
-            return json.loads(stream.readline())
 
 
 class Forks:
@@ -930,7 +917,7 @@ class Forks:
 
     def __exit__(self, *_: object) -> None:
         for fork in self.running():
-            os.kill(fork.process, signal.SIGKILL)
+            fork.process.kill()
             fork.end()
 
     def start(self, function: Callable[[], Any]) -> Fork:
@@ -944,15 +931,11 @@ class Forks:
         That is `DIED` or `KILLED` if the process ended before.
         """
         while not fork.ended:
-            running = {other.pipe: other for other in self.running()}
-            for pipe in select.select(list(running), [], [])[0]:
-                running[pipe].said += (chunk := os.read(pipe, 2**16))
-                if not chunk:
-                    running[pipe].end()
+            running: dict[Any, Fork] = {other.pipe: other for other in self.running()}
+            for pipe in wait(running):
+                running[pipe].end()
             self.fill()
-        if fork.said:
-            return json.loads(fork.said)
-        return KILLED if fork.killed else DIED
+        return fork.outcome
 
     def running(self) -> list[Fork]:
         return [fork for fork in self.forks if fork.process and not fork.ended]
@@ -1101,7 +1084,7 @@ def attempted(function: Callable[[], Any]) -> Any:
     """Return what a function returns, or what it raises as `untouched` returns that of a fork."""
     try:
         return function()
-    except Exception as error:  # noqa: BLE001  (the compiler's, or of model code)
+    except BaseException as error:  # noqa: BLE001  (the compiler's, or of model code)
         return {"raised": words_of(error)}
 
 
@@ -1647,8 +1630,8 @@ def verify(
     choose(subject, {tuple(call) for call in calls["usable"]}, slow=calls["slow"])
     together = forks.at_a_time
     of_after = forks.start(partial(captured_with_results, subject, at_a_time=together))
-    errors = Message()
-    with_inductor = partial(equal_with_inductor, subject, errors.receive, threads=together)
+    errors, write = FORKING.Pipe(duplex=False)  # which are known later than the fork begins
+    with_inductor = partial(equal_with_inductor, subject, errors.recv, threads=together)
     # It takes longest, and is in vain if something else fails.
     of_inductor = forks.start(with_inductor) if together > 1 else None
     after, before = forks.result(of_after), forks.result(of_before)
@@ -1700,7 +1683,7 @@ def verify(
         report(f"results for {kind}", (passed, detail))
         figures["holds_if"] += [condition] if condition else []
     if all(passed for _, passed, *_ in after["unusual"]):
-        errors.send({kind: raised for kind, *_, raised in after["unusual"] if raised})
+        write.send({kind: raised for kind, *_, raised in after["unusual"] if raised})
         of_compiler = forks.result(of_inductor or forks.start(with_inductor))
         step("results of Inductor", of_compiler.get("step", of_compiler))
         for name in ("holds_if", "tried"):
