@@ -112,6 +112,11 @@ def test_the_loss_of_a_normalised_output_has_gradients() -> None:
     assert verifying.loss_of({"ids": torch.tensor([1])}) is None
 
 
+def called(model: nn.Module, *args: Any) -> dict[str, Any]:
+    one = subject()
+    return verifying.ScriptCall(one, model, one.unchanged)(args, {}, seed=0)
+
+
 def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
     class Scales(nn.Module):
         def __init__(self, dtype: torch.dtype, by: float) -> None:
@@ -124,8 +129,7 @@ def test_a_changed_parameter_is_seen_whatever_its_type() -> None:
             self.scale.data.copy_(torch.full((2, 2), self.by).to(self.scale.dtype))
 
     def after_a_call(dtype: torch.dtype, by: float) -> dict[str, Any]:
-        model = Scales(dtype, by)
-        return verifying.called(model, model, [], nullcontext(), {}, train=False)
+        return called(Scales(dtype, by))
 
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.int8):
         assert "parameter scale" not in after_a_call(dtype, 1)
@@ -191,8 +195,6 @@ class Keeps(nn.Module):
 
 @pytest.mark.parametrize("new", [True, False])
 def test_a_large_result_is_not_changed_by_the_next_call(*, new: bool) -> None:
-    model, one, outcomes = Keeps(new=new).eval(), torch.ones(1), []
-    for _ in range(2):
-        run, around = lambda: model(one), nullcontext()
-        outcomes.append(verifying.called(model, run, [[one], {}], around, {}, train=False))
+    model = Keeps(new=new).eval()
+    outcomes = [called(model, torch.ones(1)) for _ in range(2)]
     assert [outcome["output"][0].item() for outcome in outcomes] == [1.0, 1.0 if new else 2.0]

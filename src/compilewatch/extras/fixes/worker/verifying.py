@@ -27,6 +27,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -97,8 +98,6 @@ CAPTURE_TOLERANCE = 1e-6
 INDUCTOR_TOLERANCE = 1e-4
 """The tolerance of `torch._dynamo.utils.same` in PyTorch's own benchmarks, for float32."""
 
-Model = Callable[..., Any]
-
 Outcome = dict[str, Any]
 """All that a caller can notice of one call, by name: tensors, numbers and texts."""
 
@@ -113,6 +112,7 @@ OF_EAGER = (MEMORY, "gradient flows through ", "random numbers")
 # --- what is called -------------------------------------------------------------------------------
 
 
+@dataclass
 class ScriptSubject:
     """A model, its inputs, and the fix. `compilable(model, args, kwargs, options)` is the fix.
 
@@ -121,31 +121,25 @@ class ScriptSubject:
     replaces. `branches` are a title, and the model's function and the fix's, both with one branch
     forced, as context managers. With `settings`, it changes settings of the compiler alone, which
     eager mode does not read. With `shapes`, it is to compile less for other sizes. `calls` are
-    those of `CALLS` that are made (`choose`).
+    those of `CALLS` that are made (`choose`). `built` are models that were never called, by seed.
     """
 
-    def __init__(
-        self,
-        build: Callable[[int], torch.nn.Module],
-        inputs: Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]],
-        compilable: Callable[..., contextlib.AbstractContextManager[Any]],
-        *,
-        train: bool = False,
-        drops: tuple[str, ...] = (),
-        functions: tuple[str, ...] = (),
-        frozen: tuple[str, ...] = (),
-        attributes: tuple[str, ...] = (),
-        branches: Sequence[tuple[str, Callable[..., Any], Callable[..., Any]]] = (),
-        settings: bool = False,
-        shapes: bool = False,
-    ) -> None:
-        self.new, self.inputs, self.compilable = build, inputs, compilable
-        self.built: dict[int, torch.nn.Module] = {}
-        self.train, self.drops, self.branches = train, drops, branches
-        self.functions, self.frozen, self.attributes = functions, frozen, attributes
-        self.settings, self.shapes = settings, shapes
-        self.calls: tuple[Call, ...] = CALLS
-        self.eager_only: tuple[Call, ...] = () if settings else EAGER_ONLY
+    new: Callable[[int], torch.nn.Module]
+    inputs: Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]
+    compilable: Callable[..., contextlib.AbstractContextManager[Any]]
+    train: bool = False
+    drops: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    branches: Sequence[tuple[str, Callable[..., Any], Callable[..., Any]]] = ()
+    settings: bool = False
+    shapes: bool = False
+    calls: tuple[Call, ...] = CALLS
+    built: dict[int, torch.nn.Module] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.eager_only: tuple[Call, ...] = () if self.settings else EAGER_ONLY
 
     def build(self, seed: int) -> torch.nn.Module:
         """Return a model that was never called: in each fork first what was built before it."""
@@ -158,25 +152,24 @@ class ScriptSubject:
         return contextlib.nullcontext((args, kwargs))
 
 
+@dataclass
 class ScriptCall:
-    """A model that is called again and again, under a fix, and compiled if there is a backend."""
+    """A model that is called again and again, under a fix, and compiled if there is a backend.
 
-    def __init__(
-        self,
-        subject: ScriptSubject,
-        model: torch.nn.Module,
-        fix: Callable[..., contextlib.AbstractContextManager[Any]],
-        backend: Any = None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        self.subject, self.model, self.fix = subject, model, fix
-        self.backend, self.whole = backend, whole
-        self.run: Model | None = None if backend is not None else model
-        self.options: dict[str, Any] = {}
-        self.parameters: dict[str, int] = {}
-        self.begun = 0
-        self.around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    Each call is made within `around`; `begun` counts them. `parameters` are checksums of the
+    model's parameters, if they are known.
+    """
+
+    subject: ScriptSubject
+    model: torch.nn.Module
+    fix: Callable[..., contextlib.AbstractContextManager[Any]]
+    backend: Any = None
+    whole: bool = False
+    around: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
+    begun: int = 0
+    run: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)
 
     def __call__(
         self,
@@ -187,24 +180,53 @@ class ScriptCall:
         brief: bool = False,
         errors: bool = False,
     ) -> Outcome:
-        """Make a call; with `errors`, what it does besides raising one is not of interest."""
-        own = [list(args), dict(kwargs)]
+        """Make a call, and return all that can be compared, as copies.
+
+        With `brief`, of each gradient only the sum of its magnitudes is returned, which takes less
+        memory. With `errors`, what it does besides raising one is not of interest.
+        """
+        own = [list(args), dict(kwargs)]  # which the call may change
+        model = self.model
         self.begun += 1
         seeded(seed)  # a fix that draws random numbers is noticed
-        with self.fix(self.model, args, kwargs, self.options) as (args, kwargs):
+        with self.fix(model, args, kwargs, self.options) as (args, kwargs):
             if self.run is None:
-                self.run = torch.compile(
-                    self.model, backend=self.backend, fullgraph=self.whole, **self.options
-                )
-            run = partial(self.run, *args, **kwargs)
-            train = self.subject.train
+                compiled = partial(torch.compile, backend=self.backend, fullgraph=self.whole)
+                self.run = model if self.backend is None else compiled(model, **self.options)
+            model.zero_grad(set_to_none=True)
             if errors:
-                self.model.zero_grad(set_to_none=True)
-                output_of(run, self.around, train=train)
+                self.output(args, kwargs)
                 return {}
-            return called(
-                self.model, run, own, self.around, self.parameters, train=train, brief=brief
-            )
+            before, known = state(model), self.parameters or checksums(model)
+            output, outcome = self.output(args, kwargs)
+            outcome |= dict(leaves(output, "output")) | dict(leaves(own, "arguments"))
+            outcome |= relations(output, own, model)
+            outcome |= {f"buffer {name}": value for name, value in model.named_buffers()}
+            self.parameters = checksums(model)
+            for name, value in model.named_parameters():
+                if self.parameters[name] != known.get(name):
+                    precise = torch.complex128 if value.is_complex() else torch.float64
+                    outcome[f"parameter {name}"] = value.detach().to(precise).sum()
+                if value.grad is not None:
+                    outcome[f"gradient of {name}"] = value.grad.abs().sum() if brief else value.grad
+            after = state(model)
+            outcome |= after
+            outcome["changed"] = [name for name in after if after[name] != before.get(name)]
+            return {
+                name: kept(value, model, own) if torch.is_tensor(value) else value
+                for name, value in outcome.items()
+            }
+
+    def output(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Outcome]:
+        """Call the model, in mode train its backward; return the output and the random numbers."""
+        train = self.subject.train
+        with torch.set_grad_enabled(train and torch.is_grad_enabled()), self.around:
+            output = self.run(*args, **kwargs)
+        outcome: Outcome = {"random numbers": zlib.crc32(bytes(torch.get_rng_state().tolist()))}
+        outcome["random numbers of Python"] = hash(random.getstate())
+        if train and (loss := loss_of(output)) is not None and loss.requires_grad:
+            loss.backward()
+        return output, outcome
 
     def all(self, calls: Sequence[Call]) -> list[Outcome]:
         """Make these calls."""
@@ -365,45 +387,6 @@ def seeded(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def called(
-    model: torch.nn.Module,
-    run: Callable[[], Any],
-    own: Any,
-    around: contextlib.AbstractContextManager[Any],
-    parameters: dict[str, int],
-    *,
-    train: bool,
-    brief: bool = False,
-) -> Outcome:
-    """Call a model by `run` within `around`, and return all that can be compared, as copies.
-
-    `own` holds the caller's own arguments, which the call may change. `parameters` are checksums
-    of the parameters if they are known, and become those after the call. With `brief`, of each
-    gradient only the sum of its magnitudes is returned, which takes less memory.
-    """
-    model.zero_grad(set_to_none=True)
-    before, known = state(model), parameters.copy() or checksums(model)
-    output, outcome = output_of(run, around, train=train)
-    outcome |= dict(leaves(output, "output")) | dict(leaves(own, "arguments"))
-    outcome |= relations(output, own, model)
-    outcome |= {f"buffer {name}": value for name, value in model.named_buffers()}
-    parameters.clear()
-    parameters |= checksums(model)
-    for name, value in model.named_parameters():
-        if parameters[name] != known.get(name):
-            precise = torch.complex128 if value.is_complex() else torch.float64
-            outcome[f"parameter {name}"] = value.detach().to(precise).sum()
-        if value.grad is not None:
-            outcome[f"gradient of {name}"] = value.grad.abs().sum() if brief else value.grad
-    after = state(model)
-    outcome |= after
-    outcome["changed"] = [name for name in after if after[name] != before.get(name)]
-    return {
-        name: kept(value, model, own) if torch.is_tensor(value) else value
-        for name, value in outcome.items()
-    }
-
-
 def kept(value: torch.Tensor, model: torch.nn.Module, own: Any) -> torch.Tensor:
     """Return a copy that no later call changes; a large tensor that nobody else has is no copy."""
     if value.numel() >= LARGE_TENSOR:
@@ -412,19 +395,6 @@ def kept(value: torch.Tensor, model: torch.nn.Module, own: Any) -> torch.Tensor:
         if memory(value) not in {memory(other) for other in others if torch.is_tensor(other)}:
             return value.detach()
     return value.detach().clone()
-
-
-def output_of(
-    run: Callable[[], Any], around: contextlib.AbstractContextManager[Any], *, train: bool
-) -> tuple[Any, Outcome]:
-    """Call a model, and in mode train its backward; return the output and the random numbers."""
-    with torch.set_grad_enabled(train and torch.is_grad_enabled()), around:
-        output = run()
-    outcome: Outcome = {"random numbers": zlib.crc32(bytes(torch.get_rng_state().tolist()))}
-    outcome["random numbers of Python"] = hash(random.getstate())
-    if train and (loss := loss_of(output)) is not None and loss.requires_grad:
-        loss.backward()
-    return output, outcome
 
 
 def checksums(model: torch.nn.Module) -> dict[str, int]:
@@ -760,49 +730,37 @@ def difference(
             return f"{name} is missing"
         if name not in expected:
             return f"{name} is new"
-        ours, theirs = expected[name], got[name]
-        if identical(ours, theirs):  # as most are, and this takes no copies of them
-            continue
-        scale = steepest if name.startswith("gradient of ") else size_of(ours)
+        scale = steepest if name.startswith("gradient of ") else None
         reference = (exact or {}).get(name)
-        if detail := unequal(ours, theirs, reference, tolerance, scale):
+        if detail := unequal(expected[name], got[name], reference, tolerance, scale):
             return f"{name} {detail}"
     return ""
 
 
-def identical(ours: Any, theirs: Any) -> bool:
-    """Whether two values are tensors with the same numbers."""
-    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
-        return False
-    with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors, subclasses
-        return (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype) and ours.equal(theirs)
-    return False
-
-
-def unequal(ours: Any, theirs: Any, exact: Any, tolerance: float, scale: float) -> str:
+def unequal(ours: Any, theirs: Any, exact: Any, tolerance: float, scale: float | None) -> str:
     """Return how two values differ; empty if they do not.
 
-    Values that are all small are compared as if the largest of them were 1.
+    Values that are all small are compared as if `scale`, or else the largest of them, were 1.
     """
     if isinstance(ours, float) and isinstance(theirs, float):
-        ours, theirs = torch.tensor(ours).double(), torch.tensor(theirs).double()
+        ours, theirs, scale = torch.tensor(ours).double(), torch.tensor(theirs).double(), 1.0
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return "" if repr(ours) == repr(theirs) else f"is {theirs!r}, not {ours!r}"[:200]
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return f"is {theirs.dtype} {tuple(theirs.shape)}, not {ours.dtype} {tuple(ours.shape)}"
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors, subclasses
+        if ours.equal(theirs):  # as most are, and this takes no copies of them
+            return ""
     if not (ours.is_floating_point() or ours.is_complex()):
-        if tolerance == INDUCTOR_TOLERANCE or torch.equal(ours, theirs):
+        if tolerance == INDUCTOR_TOLERANCE:
             return ""
         return f"differs in {int((ours != theirs).sum())} of {ours.numel()} elements"
+    scale = size_of(ours) if scale is None else scale
     factor = 1 / scale if 0 < scale < 1 else 1.0
-    if not usable(exact, ours):
-        exact = None
-    if close(ours, theirs, factor, tolerance):
-        return ""
-    if same(
+    if close(ours, theirs, factor, tolerance) or same(
         ours * factor,
         theirs * factor,
-        None if exact is None else exact * factor,
+        exact * factor if usable(exact, ours) else None,
         tol=tolerance,
         equal_nan=True,
         log_error=lambda *_: None,
