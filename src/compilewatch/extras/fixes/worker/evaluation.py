@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
 
 from compilewatch.errors import InputsError
 from compilewatch.extras.fixes.code import NAME, context_manager, imports
@@ -92,21 +93,16 @@ Groups = dict[tuple[str, str], list[str]]
 
 
 class OperatorsInside(TorchDispatchMode):  # type: ignore[misc]
-    """Counts what PyTorch dispatches, also inside of each submodule that is called."""
+    """Counts what PyTorch dispatches inside of each submodule, and of the model, by name."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, tracker: ModuleTracker) -> None:
         super().__init__()
-        self.total = 0
+        self.tracker = tracker
         self.inside: Counter[str] = Counter()
-        self._running: list[str] = []
-        for name, each in module.named_modules():
-            if name:
-                each.register_forward_pre_hook(lambda *_, name=name: self._running.append(name))
-                each.register_forward_hook(lambda *_: self._running.pop() and None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.total += 1
-        self.inside.update(set(self._running))
+        # Names begin with that of the model's class; "Global" is always among them.
+        self.inside.update({name.partition(".")[2] for name in self.tracker.parents})
         return func(*args, **(kwargs or {}))
 
 
@@ -114,10 +110,12 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
     """Find the regions, and write them to a file of the artifacts."""
     subject.enter(Phase.COMPILE)
     counted = subject.in_fork(_counted, dict[str, int])
-    total = counted.pop("")
+    total = counted.pop("", 1)
     regions_found: list[Region] = []
     waiting = deque([subject.module])
-    names = {id(each): name for name, each in subject.module.named_modules()}
+    # Of a module with several names the last one, as in the tracker.
+    modules = subject.module.named_modules(remove_duplicate=False)
+    names = {id(module): name for name, module in modules}
     attempts = 0
     while waiting and attempts < MOST_ATTEMPTS:
         groups = _groups(waiting.popleft(), names, counted)
@@ -125,9 +123,7 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
             attempts += 1
             if attempts <= MOST_ATTEMPTS and subject.in_fork(partial(_accepted, members), bool):
                 operators = sum(counted[name] for name in members)
-                regions_found.append(
-                    Region(name=pattern, kind=kind, share=operators / max(total, 1))
-                )
+                regions_found.append(Region(name=pattern, kind=kind, share=operators / total))
             else:
                 waiting.extend(subject.module.get_submodule(name) for name in members[:1])
     (subject.artifacts / REGIONS_FILE).write_bytes(msgspec.json.encode(regions_found))
@@ -136,9 +132,9 @@ def regions(subject: Subject, _: dict[str, Any]) -> TargetOutcome:
 
 def _counted(subject: Subject) -> dict[str, int]:
     """Return the operators in each submodule, and those of the complete model under the name ""."""
-    with OperatorsInside(subject.module) as counting:
+    with ModuleTracker() as tracker, OperatorsInside(tracker) as counting:
         _call(subject)
-    return {**counting.inside, "": counting.total}
+    return dict(counting.inside)
 
 
 def _groups(module: nn.Module, names: dict[int, str], counted: dict[str, int]) -> Groups:
