@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 import msgspec
 import torch
 import torch._dynamo
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch import nn
 
 from compilewatch.contract import processes
 from compilewatch.contract.failures import RecordedError, one_line
@@ -71,16 +71,18 @@ def minimal(content: bytes) -> records.MinimalReproducer:
     load_reducer(reducer)
     request = msgspec.structs.replace(request, tier=Tier.REAL, depth=Depth.REDUCED)
     with contextlib.closing(CheckServer()) as server:
+        # Only here, where the server is there: it imports libraries of models.
+        from compilewatch.worker.reproduce import captured
+
         call = model_call(request)
-        graph_break = chosen_break(captured_breaks(request), at)
+        breaks = forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...])
+        graph_break = chosen_break(breaks, at)
         return reproducer(graph_break, request, call, server, seconds, issue=issue)
 
 
 def load_reducer(file: str) -> None:
     """Let `import pysource_minimize` import the package of a file, and nothing else beside it."""
     name = "pysource_minimize"
-    if not file or name in sys.modules:
-        return
     folder = str(Path(file).parent)
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[folder])
     assert spec is not None
@@ -108,34 +110,19 @@ def model_call(request: Request) -> Callable[[], object]:
 
     train = request.target.mode is Mode.TRAIN
 
-    def build() -> Any:
+    def build() -> nn.Module:
         torch.manual_seed(0)
-        built = build_model(request, None)
-        built.module.train(train)  # detectors take other inputs in train mode
-        return built
+        module = build_model(request, None).module
+        return module.train(train)  # detectors take other inputs in train mode
 
-    built = build()
-    called: list[object] = []
-    hook = register_module_forward_pre_hook(lambda module, _: called.append(module))
-    try:
-        inputs = make_inputs(built.module, request, None)
-    finally:
-        hook.remove()
-    if called:  # some rules for inputs call the model, which may change it
-        built = build()
+    inputs = make_inputs(build(), request, None)
+    module = build()  # some rules for inputs call the model, which may change it
 
     def call() -> object:
         with torch.set_grad_enabled(train):
-            return built.module(*inputs.args, **inputs.kwargs)
+            return module(*inputs.args, **inputs.kwargs)
 
     return call
-
-
-def captured_breaks(request: Request) -> tuple[GraphBreak, ...]:
-    """Capture the model as `compilewatch explain` does, in a fork."""
-    from compilewatch.worker.reproduce import captured
-
-    return forked.in_fork(lambda: captured(request).breaks, tuple[GraphBreak, ...])
 
 
 def reproducer(
@@ -462,12 +449,9 @@ def warm_up() -> None:
             x = x + x.sum().item()
         return x
 
-    capture(lambda f: f(torch.ones(2)), broken, backend=_eager(), dynamic=None)
+    eager = torch._dynamo.lookup_backend("eager")
+    capture(lambda f: f(torch.ones(2)), broken, backend=eager, dynamic=None)
     torch._dynamo.reset()
-
-
-def _eager() -> Any:
-    return torch._dynamo.lookup_backend("eager")
 
 
 def _serve(connection: Connection) -> NoReturn:
@@ -497,10 +481,6 @@ def _in_fork(source: str) -> Check:
         return Check(error="the process ended")
 
 
-class UnusableError(Exception):
-    """The candidate is no reproducer, whatever graph breaks it has."""
-
-
 def _run(source: str) -> Check:
     """Run a candidate, in which `torch.compile` listens to the graph breaks."""
     reasons: list[str] = []
@@ -510,12 +490,12 @@ def _run(source: str) -> Check:
         function: Any = None, *, backend: str = "inductor", fullgraph: bool = False
     ) -> Any:
         if backend != "eager" or function is None:
-            raise UnusableError("only a compilation with the backend eager is captured")
+            raise InputsError("only a compilation with the backend eager is captured")
 
         def call(*args: Any, **kwargs: Any) -> None:
             # An empty tensor would show the graph break, but nobody calls a model with one.
             if any(torch.is_tensor(arg) and not arg.numel() for arg in args):
-                raise UnusableError("an input is empty")
+                raise InputsError("an input is empty")
             if fullgraph:
                 try:
                     original(function, backend=backend, fullgraph=True)(*args, **kwargs)
@@ -526,7 +506,7 @@ def _run(source: str) -> Check:
                 captured = capture(
                     lambda optimized: optimized(*args, **kwargs),
                     function,
-                    backend=_eager(),
+                    backend=torch._dynamo.lookup_backend(backend),
                     dynamic=None,
                 )
             reasons.extend(graph_break.reason for graph_break in captured.breaks())
