@@ -165,15 +165,22 @@ def _inner(node: ast.AST) -> Iterator[ast.stmt]:
 # --- what rules share -----------------------------------------------------------------------------
 
 
-def with_test(
-    site: Site, statement: ast.stmt, owner: ast.If | ast.IfExp, taken: bool, last: ast.stmt
-) -> str:
-    """The lines of a statement, and of the one after it, with one branch of `owner` forced."""
-    test, owner.test = owner.test, ast.Constant(taken)
-    nodes = [statement] if last is statement else [statement, last]
-    text = "\n".join(map(ast.unparse, nodes))
+def branches_of(
+    site: Site, owner: ast.If | ast.IfExp, last: ast.stmt, forced: Callable[[bool], str]
+) -> list[tuple[str, str, str]]:
+    """Return the branches of an edit of the statement and those after it, until `last`.
+
+    The test of `owner` is a constant in them; `forced` gives the new lines.
+    """
+    test, branches = owner.test, []
+    for taken, name in ((True, "taken"), (False, "not taken")):
+        owner.test = ast.Constant(taken)
+        text = "\n".join(map(ast.unparse, dict.fromkeys([site.statement, last])))
+        plain = textwrap.indent(text, site.indent) + "\n"
+        title = f"the branch at line {site.statement.lineno} {name}"
+        branches.append((title, plain, forced(taken)))
     owner.test = test
-    return textwrap.indent(text, site.indent) + "\n"
+    return branches
 
 
 def name_of(node: ast.AST | None) -> str:
@@ -187,22 +194,13 @@ def uses_of(name: str, *nodes: ast.AST) -> list[ast.Name]:
     return [part for part in inner if isinstance(part, ast.Name) and part.id == name]
 
 
-def attribute_call(node: ast.AST, name: str) -> ast.expr | None:
-    """`x` of the call `x.name()` without arguments."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[], keywords=[]):
-            return value if attr == name else None
-    return None
-
-
-def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((each.value for each in call.keywords if each.arg == name), None)
-
-
 class _WithoutItem(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        return attribute_call(node, "item") or node
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
+                return value
+        return node
 
 
 def without_item(expression: ast.expr) -> ast.expr:

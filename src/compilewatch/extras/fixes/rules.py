@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from compilewatch.extras.fixes import rewriting
 from compilewatch.extras.fixes.records import Edit, FixChange, FixKind
-from compilewatch.extras.fixes.rewriting import keyword, without_item
+from compilewatch.extras.fixes.rewriting import without_item
 
 _ON_DATA = r"GB0170|data_dependent|[Dd]ata.dependent|GuardOnDataDependent"
 _ON_VALUES = rf"{_ON_DATA}|Tensor\.item|GB0124"
@@ -225,26 +225,21 @@ def listed(site: rewriting.Site) -> rewriting.Edits:
             case ast.Call(func=function, args=[ast.GeneratorExp() as given, *_]) if ast.unparse(
                 function
             ) in _CONSUMERS or (isinstance(function, ast.Attribute) and function.attr == "join"):
-                return rewriting.all_of(_as_list(site, given))
+                return rewriting.all_of(_as_list(site, given, node))
             case ast.Assign(targets=[ast.Tuple()], value=ast.GeneratorExp() as given):
-                return rewriting.all_of(_as_list(site, given))
+                return rewriting.all_of(_as_list(site, given, node))
     return ()
 
 
-def _as_list(site: rewriting.Site, argument: ast.GeneratorExp) -> Edit | None:
+def _as_list(
+    site: rewriting.Site, argument: ast.GeneratorExp, owner: ast.expr | ast.stmt
+) -> Edit | None:
     """Put brackets around a generator, which keeps its lines as they are."""
-    first, last = rewriting.lines_of(argument)
-    lines = [line.encode() for line in site.lines[first - 1 : last]]
-    start, end = argument.col_offset, argument.end_col_offset or 0
-    own = lines[0][start : start + 1] == b"(" and lines[-1][end - 1 : end] == b")"
-    if not own:
-        return None
+    inner = (ast.get_source_segment("".join(site.lines), argument) or "")[1:-1]
+    end = argument.end_lineno, argument.end_col_offset
     # The parentheses of a call that has no other argument are the generator's own.
-    call = lines[0][:start].rstrip()[-1:].isalnum() or lines[0][:start].endswith((b"_", b"]", b")"))
-    opened, closed = (b"([", b"])") if call else (b"[", b"]")
-    lines[-1] = lines[-1][: end - 1] + closed + lines[-1][end:]
-    lines[0] = lines[0][:start] + opened + lines[0][start + 1 :]
-    return site.edit(argument, b"".join(lines).decode())
+    shared = isinstance(owner, ast.Call) and (owner.end_lineno, owner.end_col_offset) == end
+    return site.replaced(argument, f"([{inner}])" if shared else f"[{inner}]")
 
 
 @rule(
@@ -447,11 +442,11 @@ def chosen(site: rewriting.Site) -> rewriting.Edits:
         return ()
     head = f"{site.indent}{f'{target.id} =' if target else 'return'} torch.where("
     test, values = ast.unparse(condition), f"{ast.unparse(value)}, {ast.unparse(other)}"
-    branches = []
-    for taken, name in ((True, "taken"), (False, "not taken")):
-        forced = f"{head}torch.full_like({test}, {taken}, dtype=torch.bool), {values})\n"
-        plain = rewriting.with_test(site, statement, owner, taken, last)
-        branches.append((f"the branch at line {statement.lineno} {name}", plain, forced))
+
+    def forced(taken: bool) -> str:
+        return f"{head}torch.full_like({test}, {taken}, dtype=torch.bool), {values})\n"
+
+    branches = rewriting.branches_of(site, owner, last, forced)
     return rewriting.all_of(site.edit(statement, f"{head}{test}, {values})\n", branches, last=last))
 
 
@@ -545,14 +540,9 @@ def unconditional(site: rewriting.Site) -> rewriting.Edits:
     else:
         return ()
     head, tail = f"{site.indent}{ast.unparse(target.value)}[", f"] = {ast.unparse(value)}\n"
-    branches = [
-        (
-            f"the branch at line {statement.lineno} {name}",
-            rewriting.with_test(site, statement, statement, taken, statement),
-            f"{head}({text}) & {taken}{tail}",
-        )
-        for taken, name in ((True, "taken"), (False, "not taken"))
-    ]
+    branches = rewriting.branches_of(
+        site, statement, statement, lambda taken: f"{head}({text}) & {taken}{tail}"
+    )
     return rewriting.all_of(site.edit(statement, f"{head}{both}{tail}", branches))
 
 
@@ -723,11 +713,11 @@ def _attended(
     # The call uses what it gets of a segment once, and the function its lists nowhere else.
     if segment["splits"] != splits or not inside.issuperset(uses) or not isinstance(call, ast.Call):
         return ()
-    mask = keyword(call, "attention_mask")
+    masks = [entry.value for entry in call.keywords if entry.arg == "attention_mask"]
     others = [*call.args[:-3], *(argument.value for argument in call.keywords)]
     if (
         [rewriting.name_of(argument) for argument in call.args[-3:]] != loop
-        or (mask is not None and ast.unparse(mask) != "None")
+        or any(ast.unparse(mask) != "None" for mask in masks)
         or any(rewriting.uses_of(name, *others) for name in loop)
     ):
         return ()
