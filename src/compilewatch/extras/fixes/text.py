@@ -94,20 +94,14 @@ def _table(rows: Iterable[Sequence[str | Text]]) -> Table:
 
 
 def _breaks(fix: Fix) -> Iterator[tuple[str | Text, ...]]:
-    left = {graph_break.fingerprint for graph_break in fix.left}
-    before = {graph_break.fingerprint for graph_break in fix.breaks}
-    for graph_break in fix.breaks:
-        gone = graph_break.fingerprint not in left
-        yield (
-            Text("removed" if gone else "remains", "green" if gone else "yellow"),
-            graph_break.code,
-            f"{graph_break.file}:{graph_break.line}",
-            reason_title(graph_break),
-        )
-    for graph_break in fix.left:
-        if graph_break.fingerprint not in before:
-            place = f"{graph_break.file}:{graph_break.line}"
-            yield Text("appears", "yellow"), graph_break.code, place, ""
+    before, left = ({b.fingerprint for b in breaks} for breaks in (fix.breaks, fix.left))
+    for graph_break in (*fix.breaks, *(b for b in fix.left if b.fingerprint not in before)):
+        if graph_break.fingerprint not in left:
+            mark = Text("removed", "green")
+        else:
+            mark = Text("remains" if graph_break.fingerprint in before else "appears", "yellow")
+        place = f"{graph_break.file}:{graph_break.line}"
+        yield mark, graph_break.code, place, reason_title(graph_break)
 
 
 def _fix(fix: Fix, *, verbose: bool) -> Iterator[RenderableType]:
