@@ -622,11 +622,9 @@ def draft(broken: GraphBreak, model: str, source: str, reason: str) -> str:
     if "fullgraph=True" in source:
         shown = "With `fullgraph=True`, it raises an error"
     hints = "\n".join(f"- {hint}" for hint in broken.hints)
-    explained = [text for text in (broken.explanation, hints) if text]
-    if explained and "  Explanation: " not in reason:  # torch's own text often has both
-        explained = ["## Explanation and hints of PyTorch", *explained]
-    else:
-        explained = []
+    explained: list[str] = []
+    if (broken.explanation or hints) and "  Explanation: " not in reason:  # torch often has both
+        explained = ["## Explanation and hints of PyTorch", broken.explanation, hints]
     stack: list[str] = []
     for frame in broken.user_stack:
         stack.append(f"{frame.file}:{frame.line}, in {frame.function}")
@@ -650,7 +648,7 @@ def draft(broken: GraphBreak, model: str, source: str, reason: str) -> str:
         "## Versions",
         "\n".join(f"- {name}: {version}" for name, version in versions.items()),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _spaced(tree: ast.Module) -> str:
