@@ -17,7 +17,7 @@ from compilewatch.errors import OsErrorsAs, StoreError, UsageError
 from compilewatch.extras.fixes.fixing import find_fix
 from compilewatch.extras.fixes.of_run import fix_run
 from compilewatch.extras.fixes.records import FixStatus
-from compilewatch.extras.fixes.search import MAX_EVALUATIONS, MAX_SECONDS, Limits
+from compilewatch.extras.fixes.search import Limits
 from compilewatch.extras.fixes.text import conditions, fix_panel
 from compilewatch.report.terminal import console
 
@@ -52,7 +52,7 @@ _OF_RUNS = frozenset(
 @click.option(
     "--max-evaluations",
     type=click.IntRange(min=1),
-    default=MAX_EVALUATIONS,
+    default=Limits.evaluations,
     show_default=True,
     help="How many evaluations are made at most.",
 )
@@ -64,7 +64,7 @@ _OF_RUNS = frozenset(
 @click.option(
     "--max-model-seconds",
     type=click.FloatRange(min=1),
-    default=MAX_SECONDS,
+    default=Limits.seconds,
     show_default=True,
     help="With --all-of: after this time nothing new is tried for a model.",
 )

@@ -48,8 +48,7 @@ def find_fix(
     if request.device is not None:
         raise UsageError("fix is verified on the CPU: leave out --device")
     limits = Limits(
-        evaluations=Limits.evaluations if max_evaluations is None else max_evaluations,
-        seconds=Limits.seconds if max_seconds is None else max_seconds,
+        evaluations=max_evaluations or Limits.evaluations, seconds=max_seconds or Limits.seconds
     )
     with searching(settings, request.target.environment, shapes=shapes) as find:
         fix = find(request, limits, rewrites=rewrites, report=report)

@@ -21,9 +21,6 @@ from compilewatch.report.wording import plural
 
 Changes = tuple[records.FixChange, ...]
 
-MAX_EVALUATIONS = 24
-MAX_SECONDS = 600.0
-
 MAX_VERIFICATIONS = 4
 """Each takes as long as several evaluations; what four scripts reject is not worth a fifth."""
 
@@ -45,8 +42,8 @@ Report = Callable[[str, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    evaluations: int = MAX_EVALUATIONS
-    seconds: float = MAX_SECONDS
+    evaluations: int = 24
+    seconds: float = 600.0
 
 
 class LimitReachedError(Exception):
