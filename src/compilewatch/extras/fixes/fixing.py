@@ -97,15 +97,7 @@ class Finder:
         ).run()
         edits = [edit for change in fix.changes for edit in change.edits]
         fix = msgspec.structs.replace(fix, patch=patch(edits, place.source_of))
-        if (
-            fix.status
-            not in (
-                records.FixStatus.IMPROVES,
-                records.FixStatus.CAPTURED,
-                records.FixStatus.NOTHING,
-            )
-            or self._shapes
-        ):
+        if fix.status not in records.IN_VAIN or self._shapes:
             return fix
         # The submodules to compile instead of the model; none if that cannot be said.
         written, _ = self._written("fix-regions", records.REGIONS_FILE, request, {})

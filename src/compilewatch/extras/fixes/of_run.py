@@ -40,11 +40,6 @@ SAMPLES = 3
 QUIET_SECONDS = 30.0
 """Where the output is no terminal, a step is a line only after so long a time without one."""
 
-_IN_VAIN = frozenset(
-    {records.FixStatus.NOTHING, records.FixStatus.CAPTURED, records.FixStatus.IMPROVES}
-)
-"""States of a sample that say of a place that is still there that a search removes it nowhere."""
-
 
 def fix_run(
     reference: str,
@@ -273,7 +268,7 @@ class RunSearch:
         removed = {place for run_fix in found.values() for place in run_fix.fix.removed}
         for place in places_of(case):
             searched = [found.get(key_of(sample)) for sample in self._samples[place]]
-            if place in removed or not all(s and s.fix.status in _IN_VAIN for s in searched):
+            if place in removed or not all(s and s.fix.status in records.IN_VAIN for s in searched):
                 return True
         return False
 

@@ -169,6 +169,10 @@ class FixStatus(StrEnum):
     NOT_SEARCHED = "not_searched"
 
 
+IN_VAIN = frozenset({FixStatus.NOTHING, FixStatus.CAPTURED, FixStatus.IMPROVES})
+"""A search that ended so has left graph breaks, which it would hardly remove from other models."""
+
+
 class Fix(Record, frozen=True, kw_only=True):
     """The result of a search for one model.
 
