@@ -1767,17 +1767,17 @@ def main(subject: ScriptSubject) -> int:
         say(json.dumps(costs(subject)))
         return 0
     as_json = "--json" in sys.argv
-    steps: list[tuple[str, bool, str]] = []
+    steps: list[dict[str, Any]] = []
 
     def report(name: str, step: Step) -> None:
-        steps.append((name, *step))
+        steps.append({"name": name, "passed": step[0], "detail": step[1]})
         if not as_json:
             say(f"{'ok  ' if step[0] else 'FAIL'} {name}: {step[1]}")
 
     size = warm_up(subject)
     with Forks(at_a_time(size)) as forks:
         figures = verify(subject, report, forks)
-    holds = all(passed for _, passed, _ in steps)
+    holds = all(step["passed"] for step in steps)
     if as_json:
         say(json.dumps({"steps": steps, **figures}))
     else:
