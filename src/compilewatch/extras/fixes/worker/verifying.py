@@ -350,10 +350,7 @@ def accepted(subject: ScriptSubject) -> dict[str, Any]:
     plain = ScriptCall(subject, subject.build(0), subject.unchanged)
     usable: list[Call] = []
     seconds: list[float] = []
-    slow = False
-    for call in dict.fromkeys([*CALLS, *subject.eager_only]):
-        if call not in (*planned(subject, slow=slow), *subject.eager_only):
-            continue
+    for call in dict.fromkeys([*planned(subject, slow=False), *subject.eager_only]):
         began = time.process_time()
         try:
             with torch.no_grad():
@@ -364,8 +361,7 @@ def accepted(subject: ScriptSubject) -> dict[str, Any]:
         else:
             usable.append(call)
         seconds.append(time.process_time() - began)
-        slow = len(seconds) >= len(SHAPES) and min(seconds[: len(SHAPES)]) > SLOW
-    return {"usable": usable, "slow": slow}
+    return {"usable": usable, "slow": min(seconds[: len(SHAPES)]) > SLOW}
 
 
 def choose(subject: ScriptSubject, usable: set[Call], *, slow: bool) -> None:
@@ -1367,6 +1363,8 @@ LARGE = (10**6, 2**31 + 11)
 
 MOST_CONSTANTS = 6
 NUMBER_SECONDS = 10
+NUMBER_MEMORY = 2**32
+"""So many bytes more than it has a process may take for a number."""
 
 
 class Numbers(TorchDispatchMode):  # type: ignore[misc]
@@ -1476,7 +1474,9 @@ def for_numbers(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers) -> dict[
 
 def with_number(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers, value: int) -> str:
     """Return how compiled code differs from eager mode for an integer; empty if it does not."""
-    allow_memory()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + NUMBER_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     signal.alarm(NUMBER_SECONDS)
     numbers.value = value
     eager.around = numbers.eager()
@@ -1488,13 +1488,6 @@ def with_number(eager: ScriptCall, fixed: ScriptCall, numbers: Numbers, value: i
     if "no error" not in raised:
         return ""
     return f"eager mode raises {raised[0]}, compiled code {raised[1]}"
-
-
-def allow_memory(more: int = 2**32) -> None:
-    """Let this process take so many bytes more than it has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + more
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 # --- cost -----------------------------------------------------------------------------------------
