@@ -152,18 +152,32 @@ def subject(**given: Any) -> Any:
     return verifying.ScriptSubject(build, inputs, lambda *_: nullcontext(), **changed)
 
 
-def test_a_slow_model_is_called_six_times_and_once_more_where_the_fix_reads_numbers() -> None:
-    reading = subject(functions=("a:f", "a:g"), frozen=("a:f",))
-    frozen = subject(functions=("a:f",), frozen=("a:f",))
-    assert verifying.planned(reading, slow=False) == verifying.CALLS
-    assert len(verifying.planned(frozen, slow=False)) == 11
-    assert verifying.planned(frozen, slow=True) == verifying.CALLS[:6]
-    assert [variant for _, variant in verifying.planned(reading, slow=True)][6:] == [
-        verifying.OTHER_NUMBERS
-    ]
+def test_a_slow_model_is_called_six_times_and_once_more_where_the_fix_reads_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dumps, loads = "json:dumps", "json:loads"
+    reading = subject(functions=(dumps, loads), frozen=(dumps,))
+    frozen = subject(functions=(dumps,), frozen=(dumps,))
+    monkeypatch.setattr(verifying, "SLOW", math.inf)
+    assert verifying.planned(reading) == (verifying.CALLS, verifying.EAGER_ONLY)
+    assert len(verifying.planned(frozen)[0]) == 11
+    monkeypatch.setattr(verifying, "SLOW", -1.0)
+    assert verifying.planned(frozen)[0] == verifying.CALLS[:6]
+    calls, _ = verifying.planned(reading)
+    assert [variant for _, variant in calls][6:] == [verifying.OTHER_NUMBERS]
     # What eager mode does not accept is called as it is.
-    verifying.choose(frozen, {*verifying.CALLS[:2]}, slow=True)
-    assert frozen.calls == verifying.CALLS[:2] * 3
+    frozen.new = lambda _: Twice()
+    assert verifying.planned(frozen) == (verifying.CALLS[:2] * 3, ())
+
+
+class Twice(nn.Module):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls > 2:
+            raise ValueError("not again")
+        return x
 
 
 def test_unusual_integers_are_tried_only_where_there_are_some() -> None:

@@ -121,7 +121,7 @@ class ScriptSubject:
     replaces. `branches` are a title, and the model's function and the fix's, both with one branch
     forced, as context managers. With `settings`, it changes settings of the compiler alone, which
     eager mode does not read. With `shapes`, it is to compile less for other sizes. `calls` are
-    those of `CALLS` that are made (`choose`). `built` are models that were never called, by seed.
+    those of `CALLS` that are made (`planned`). `built` are models that were never called, by seed.
     """
 
     new: Callable[[int], torch.nn.Module]
@@ -330,27 +330,17 @@ VARIANTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor] | None] = {
 }
 
 
-def planned(subject: ScriptSubject, *, slow: bool) -> tuple[Call, ...]:
-    """Return the calls to be made: fewer if the model is slow, and none with other numbers if the
-    fix changes nothing that reads some.
-    """
-    changed = {*subject.functions, *subject.attributes} - {*subject.frozen}
-    return tuple(
-        call
-        for number, call in enumerate(CALLS)
-        if (changed if call[1] == OTHER_NUMBERS else number < LEAST or not slow)
-    )
+def planned(subject: ScriptSubject) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+    """Return the calls to be made, and those of them that are made in eager mode only.
 
-
-def accepted(subject: ScriptSubject) -> dict[str, Any]:
-    """Return those of the planned calls that eager mode accepts, and whether the model is slow.
-
-    Raises what an own call raises.
+    They are fewer if the model is slow, and none is with other numbers if the fix changes nothing
+    that reads some. Own inputs take the place of those that eager mode does not accept. Raises what
+    an own call raises.
     """
     plain = ScriptCall(subject, subject.build(0), subject.unchanged)
-    usable: list[Call] = []
+    usable: set[Call] = set()
     seconds: list[float] = []
-    for call in dict.fromkeys([*planned(subject, slow=False), *subject.eager_only]):
+    for call in dict.fromkeys([*CALLS, *subject.eager_only]):
         began = time.process_time()
         try:
             with torch.no_grad():
@@ -359,16 +349,16 @@ def accepted(subject: ScriptSubject) -> dict[str, Any]:
             if call[1] == "own":
                 raise
         else:
-            usable.append(call)
+            usable.add(call)
         seconds.append(time.process_time() - began)
-    return {"usable": usable, "slow": min(seconds[: len(SHAPES)]) > SLOW}
-
-
-def choose(subject: ScriptSubject, usable: set[Call], *, slow: bool) -> None:
-    """Plan calls, with own inputs in the place of those that eager mode does not accept."""
-    calls = planned(subject, slow=slow)
-    subject.calls = tuple(call if call in usable else (call[0], "own") for call in calls)
-    subject.eager_only = tuple(call for call in subject.eager_only if call in usable)
+    slow = min(seconds[: len(SHAPES)]) > SLOW
+    changed = {*subject.functions, *subject.attributes} - {*subject.frozen}
+    calls = (
+        call if call in usable else (call[0], "own")
+        for number, call in enumerate(CALLS)
+        if (changed if call[1] == OTHER_NUMBERS else number < LEAST or not slow)
+    )
+    return tuple(calls), tuple(call for call in subject.eager_only if call in usable)
 
 
 # --- what a call leaves ---------------------------------------------------------------------------
@@ -1568,17 +1558,17 @@ def verify(
         return bool(passed)
 
     figures: dict[str, Any] = {"single_graph": False, "tried": [], "holds_if": []}
-    of_accepted = forks.start(partial(accepted, subject))
+    of_planned = forks.start(partial(planned, subject))
     of_before = forks.start(partial(captured, subject, calls=1))
     of_settings = forks.start(partial(left_behind, subject))
     of_branches = forks.start(partial(equal_branches, subject))
-    calls = forks.result(of_accepted)
-    if "raised" in calls:
+    calls = forks.result(of_planned)
+    if isinstance(calls, dict):
         # A model that fails without the fix, too, was given inputs that do not suit it.
         report("the inputs of both shapes suit the model", (False, calls["raised"]))
         figures |= {name: [-1, -1] for name in ("breaks", "graphs", "operators")}
         return figures | {"compilations": [None, -1]}
-    choose(subject, {tuple(call) for call in calls["usable"]}, slow=calls["slow"])
+    subject.calls, subject.eager_only = calls
     together = forks.at_a_time
     of_after = forks.start(partial(captured_with_results, subject, at_a_time=together))
     errors, write = FORKING.Pipe(duplex=False)  # which are known later than the fork begins
