@@ -438,16 +438,13 @@ def _is_caught(graph_break: records.GraphBreak, place: Place) -> bool:
     """Whether the model catches errors at a line of the stack of a break."""
     for file, line in dict.fromkeys(_places(graph_break)):
         for node in ast.walk(parsed(place.library_source(file) or "")):
-            match node:
-                case ast.Try(handlers=[_, *_], body=[first, *_] as body):
-                    pass
-                case ast.With(items=items, body=[first, *_] as body) if any(
-                    "suppress" in ast.unparse(item) for item in items
-                ):
-                    pass
-                case _:
-                    continue
-            if first.lineno <= line <= (body[-1].end_lineno or line):
+            if isinstance(node, ast.Try):
+                catches = bool(node.handlers)
+            elif isinstance(node, ast.With):
+                catches = any("suppress" in ast.unparse(item) for item in node.items)
+            else:
+                continue
+            if catches and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line):
                 return True
     return False
 
