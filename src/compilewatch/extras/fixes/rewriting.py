@@ -52,11 +52,6 @@ class Site:
         return self.nodes[-1]
 
     @property
-    def around(self) -> tuple[ast.stmt, ...]:
-        """The statements that contain the statement, outermost first, inside of the function."""
-        return self.nodes[self.nodes.index(self.function) + 1 : -1]
-
-    @property
     def indent(self) -> str:
         return " " * self.statement.col_offset
 

@@ -262,7 +262,7 @@ def visited(site: rewriting.Site) -> rewriting.Edits:
     `one_hot` has a row more than there are parameters, and the loop does not pass over it, an
     element there was an error of indexing; that there is none is checked in the graph.
     """
-    loop = next((e for e in (site.statement, *site.around[::-1]) if isinstance(e, ast.For)), None)
+    loop = next((node for node in site.nodes[::-1] if isinstance(node, ast.For)), None)
     nodes = list(ast.walk(site.function))
     if loop is None and isinstance(site.statement, ast.Assign) and _mask_of(site.statement):
         hit = rewriting.name_of(site.statement.targets[0])
