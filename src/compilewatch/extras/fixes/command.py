@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from compilewatch.api.choose import one_request
 from compilewatch.cli import completion, options
@@ -139,6 +138,7 @@ def command(
         inputs_file=inputs_file,
         flags=flags | {"jobs": 1},
     )
+    err = console(stderr=True)
     for file in filter(None, (save, patch)):
         _check_writable(Path(file))
     with _interrupted("the search was not at its end, and nothing of it is stored"):
@@ -150,7 +150,7 @@ def command(
             rewrites=not no_rewrites,
             cost=cost,
             shapes=shapes,
-            report=partial(_report, console(stderr=True)),
+            report=lambda what, number: err.print(f"{number + 1:>2}  {what}", markup=False),
         )
     if as_json:
         options.print_json(fix)
@@ -173,10 +173,6 @@ def _interrupted(message: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(message) from None
-
-
-def _report(err: Console, what: str, number: int) -> None:
-    err.print(f"{number + 1:>2}  {what}", markup=False, highlight=False)
 
 
 def _check_alone() -> None:
