@@ -23,6 +23,7 @@ from rich.text import Text
 from compilewatch.analysis.leverage import verified_total
 from compilewatch.analysis.summary import downloads_of
 from compilewatch.cli import options
+from compilewatch.cli.progress import clock
 from compilewatch.config import Settings
 from compilewatch.errors import StoreError
 from compilewatch.extras.fixes import records, run_fixes, search
@@ -114,10 +115,9 @@ class FixProgress(bars.Progress):
         self._print(line.append_text(plain(f"  {result}")))
 
     def _head(self) -> Text:
-        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         task = self.tasks[0]
         counts = f"{int(task.completed):,} of {int(task.total or 0):,}"
-        return plain(f"{minutes}:{seconds:02d}  {counts}  ", "dim")
+        return plain(f"{clock(time.monotonic() - self._began)}  {counts}  ", "dim")
 
     def _print(self, line: Text) -> None:
         self._printed = time.monotonic()
