@@ -81,7 +81,7 @@ def rewritten(model: str, rule: str, text: str) -> FixChange:
     site = rewriting.site_at(source, "tempting.py", line)
     row = next(row for row in RULES if row.change.name == rule)
     assert site is not None
-    return rewriting.change(row, row.apply(site), lambda _: source)
+    return rewriting.change(row, row.apply(site))
 
 
 def traced(function: str) -> FixChange:

@@ -415,9 +415,9 @@ def rewritten_lines(breaks: Sequence[records.GraphBreak], place: Place) -> Chang
                 applied |= {edits: None for edits in [rule.apply(site)] if edits}
         if len(applied) > 1:
             together = dict.fromkeys(edit for edits in applied for edit in edits)
-            yield change(rule, tuple(together), place.source_of)
+            yield change(rule, tuple(together))
         for edits in applied:
-            yield change(rule, edits, place.source_of)
+            yield change(rule, edits)
 
 
 def _places(graph_break: records.GraphBreak) -> Iterator[tuple[str, int]]:

@@ -52,11 +52,11 @@ class FixChange(Record, frozen=True, kw_only=True):
     `lines` are statements in which `stack` is an `ExitStack` that holds the change in force,
     `model` the module, `args` and `kwargs` (a dict that may be changed) the arguments of its call,
     and `options` the dict of keyword arguments of `torch.compile`. `imports` are the statements
-    that they need and `definitions` functions that they call. A rewrite has its `edits`, and the
-    `diff` of the library's files. With `once`, what a function does besides its tensors is done
-    when the model is compiled, and not at each call. `drops` names outputs that the model no longer
-    returns. `functions` (`module:path`) and `attributes` are what it replaces. `holds_if` are
-    conditions that no script can try, a short sentence each.
+    that they need and `definitions` functions that they call. A rewrite has its `edits`. With
+    `once`, what a function does besides its tensors is done when the model is compiled, and not at
+    each call. `drops` names outputs that the model no longer returns. `functions` (`module:path`)
+    and `attributes` are what it replaces. `holds_if` are conditions that no script can try, a short
+    sentence each.
     """
 
     name: str
@@ -66,7 +66,6 @@ class FixChange(Record, frozen=True, kw_only=True):
     imports: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
-    diff: str = ""
     once: bool = False
     drops: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import NamedTuple
 
 import msgspec
@@ -22,8 +23,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 Edits = tuple[Edit, ...]
 """What a rule changes at one site, in the order of the lines; empty if it does not apply."""
-
-SourceOf = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +69,6 @@ class Site:
         owners = [owner, *getattr(owner, "handlers", [])]
         bodies = [getattr(o, n, []) for o in owners for n in ("body", "orelse", "finalbody")]
         return next((list(body) for body in bodies if self.statement in body), [self.statement])
-
-    def after(self) -> list[ast.stmt]:
-        """The statement after this one, in its own body, if there is one."""
-        block = self.block()
-        at = block.index(self.statement) + 1
-        return block[at : at + 1]
 
     def edit(
         self,
@@ -225,22 +218,21 @@ def all_of(*edits: Edit | None) -> Edits:
     return tuple(edit for edit in edits if edit is not None) if all(edits) else ()
 
 
-def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> FixChange:
+def change(rule: RewriteRule, edits: Sequence[Edit]) -> FixChange:
     """Return the change that makes these edits."""
     imports, definitions = replacements.pasted(replacements.edited, replacements.edited_code)
-    functions = [(module_of(edit.file), edit.path) for edit in edits]
-    stems = [edit.file.rpartition("/")[2].removesuffix(".py") for edit in edits]
-    constants, lines = [], []
-    for edit, stem, function in zip(edits, stems, functions, strict=True):
+    constants, lines, functions, places = [], [], [], []
+    for edit in edits:
+        module, stem = module_of(edit.file), PurePath(edit.file).stem
         name = re.sub(r"\W", "_", f"{stem}_{edit.path}_{edit.line}").upper()
         name += f"_{sum(map(ord, edit.old + edit.new)) % 1000}"  # another one for each edit
         constants.append(f"{name} = (\n{_literal(edit.old)},\n{_literal(edit.new)},\n)")
-        call = f"edited({', '.join(map(repr, function))}, {name})"
-        lines.append(f"stack.enter_context({call})")
-    places = dict.fromkeys(f"{stem}:{edit.line}" for edit, stem in zip(edits, stems, strict=True))
+        lines.append(f"stack.enter_context(edited({module!r}, {edit.path!r}, {name}))")
+        functions.append(f"{module}:{edit.path}")
+        places.append(f"{stem}:{edit.line}")
     return msgspec.structs.replace(
         rule.change,
-        name=f"{rule.change.name} at {', '.join(places)}",
+        name=f"{rule.change.name} at {', '.join(dict.fromkeys(places))}",
         imports=imports,
         definitions=(
             "IN_FORCE: dict[Any, tuple[tuple[str, str], ...]] = {}  # by function",
@@ -249,8 +241,7 @@ def change(rule: RewriteRule, edits: Sequence[Edit], source_of: SourceOf) -> Fix
         ),
         lines=tuple(lines),
         edits=tuple(edits),
-        functions=tuple(f"{module}:{path}" for module, path in functions),
-        diff=patch(edits, source_of),
+        functions=tuple(functions),
     )
 
 
@@ -259,7 +250,7 @@ def _literal(text: str) -> str:
     return "\n".join(f"    {line!r}" for line in text.splitlines(keepends=True)) or "    ''"
 
 
-def patch(edits: Sequence[Edit], source_of: SourceOf) -> str:
+def patch(edits: Sequence[Edit], source_of: Callable[[str], str | None]) -> str:
     """Return edits as a unified diff that `patch -p1` applies in the folder of the packages."""
     parts: list[str] = []
     for file in dict.fromkeys(edit.file for edit in edits):

@@ -423,7 +423,8 @@ def chosen(site: rewriting.Site) -> rewriting.Edits:
         ) if ast.unparse(target) == ast.unparse(again):
             pass
         case ast.If(body=[ast.Return(value=ast.expr() as value)], orelse=rest):
-            match rest or site.after():
+            block = site.block()
+            match rest or block[block.index(statement) + 1 :][:1]:
                 case [ast.Return(value=ast.expr() as other) as last]:
                     target = None
                 case _:
