@@ -149,15 +149,13 @@ def reproducer(
     if not source:
         return "", f"no minimal reproducer of {place}: {form}"
     body = reduced(source, degree, broken.reason, server, seconds)
-    raising = complete(body, broken, name, showing=Showing.RAISED)
     # Where Dynamo's handling of the graph break is the point, `fullgraph=True` cannot show it.
-    raises = handling(broken.reason) == "cut" and (
-        server.check(raising).likeness(broken.reason) >= min(degree, Likeness.REASON)
-    )
-    for showing in (Showing.RAISED,) if raises else (Showing.LOGGED, Showing.GIVEN_UP):
+    is_cut = handling(broken.reason) == "cut"
+    for showing in Showing if is_cut else (Showing.LOGGED, Showing.GIVEN_UP):
         source = complete(body, broken, name, showing=showing)
         code, reason, is_same = run_fresh(source, broken.reason)
-        if code == broken.code:
+        is_enough = is_same or degree < Likeness.REASON or showing is not Showing.RAISED
+        if code == broken.code and is_enough:
             break
     else:
         shown = f"in a fresh process, the file shows {code or reason} instead of {broken.code}"
@@ -484,11 +482,8 @@ def _in_fork(source: str) -> Check:
 def _run(source: str) -> Check:
     """Run a candidate, in which `torch.compile` listens to the graph breaks."""
     reasons: list[str] = []
-    original = torch.compile
 
-    def compiled(
-        function: Any = None, *, backend: str = "inductor", fullgraph: bool = False
-    ) -> Any:
+    def compiled(function: Any = None, *, backend: str = "inductor", **_: Any) -> Any:
         if backend != "eager" or function is None:
             raise InputsError("only a compilation with the backend eager is captured")
 
@@ -496,12 +491,6 @@ def _run(source: str) -> Check:
             # An empty tensor would show the graph break, but nobody calls a model with one.
             if any(torch.is_tensor(arg) and not arg.numel() for arg in args):
                 raise InputsError("an input is empty")
-            if fullgraph:
-                try:
-                    original(function, backend=backend, fullgraph=True)(*args, **kwargs)
-                except torch._dynamo.exc.Unsupported as error:
-                    reasons.append(str(error).partition("\n\nfrom user code:")[0])
-                return
             with unmeasured_guards():
                 captured = capture(
                     lambda optimized: optimized(*args, **kwargs),
