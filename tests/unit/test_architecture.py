@@ -246,7 +246,8 @@ def test_forks_end_with_their_process() -> None:
         module
         for module in modules()
         for node in ast.walk(tree_of(module))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.fork"
+        if isinstance(node, ast.Attribute | ast.Call)
+        and ast.unparse(node) in ("os.fork", "multiprocessing.get_context('fork')")
     }
     assert forking == FORKS_OF_THEIR_OWN
 

@@ -817,7 +817,7 @@ FORKING = multiprocessing.get_context("fork")
 
 
 class Fork:
-    """A function that returns plain values in a fork; it begins when it is its turn."""
+    """A function that returns in a fork what JSON can hold; it begins when it is its turn."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
@@ -835,12 +835,12 @@ class Fork:
         if sys.platform == "linux":  # the kernel kills it when its parent ends (prctl.h)
             ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
         torch.set_num_threads(1)  # before threads of autograd race for the pool of a fork
-        pipe.send(attempted(self.function))
+        pipe.send_bytes(json.dumps(attempted(self.function)).encode())
         os._exit(0)
 
     def end(self) -> None:
         try:
-            self.outcome = self.pipe.recv()
+            self.outcome = json.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):  # it ended before, or while it wrote
             self.process.join()
             self.outcome = KILLED if self.process.exitcode == -signal.SIGKILL else DIED
@@ -1568,11 +1568,13 @@ def verify(
         report("the inputs of both shapes suit the model", (False, calls["raised"]))
         figures |= {name: [-1, -1] for name in ("breaks", "graphs", "operators")}
         return figures | {"compilations": [None, -1]}
-    subject.calls, subject.eager_only = calls
+    subject.calls, subject.eager_only = (tuple(map(tuple, part)) for part in calls)
     together = forks.at_a_time
     of_after = forks.start(partial(captured_with_results, subject, at_a_time=together))
     errors, write = FORKING.Pipe(duplex=False)  # which are known later than the fork begins
-    with_inductor = partial(equal_with_inductor, subject, errors.recv, threads=together)
+    with_inductor = partial(
+        equal_with_inductor, subject, lambda: json.loads(errors.recv_bytes()), threads=together
+    )
     # It takes longest, and is in vain if something else fails.
     of_inductor = forks.start(with_inductor) if together > 1 else None
     after, before = forks.result(of_after), forks.result(of_before)
@@ -1624,7 +1626,8 @@ def verify(
         report(f"results for {kind}", (passed, detail))
         figures["holds_if"] += [condition] if condition else []
     if all(passed for _, passed, *_ in after["unusual"]):
-        write.send({kind: raised for kind, *_, raised in after["unusual"] if raised})
+        raising = {kind: raised for kind, *_, raised in after["unusual"] if raised}
+        write.send_bytes(json.dumps(raising).encode())
         of_compiler = forks.result(of_inductor or forks.start(with_inductor))
         step("results of Inductor", of_compiler.get("step", of_compiler))
         for name in ("holds_if", "tried"):
