@@ -35,12 +35,11 @@ SECOND_LENGTH = SEQUENCE - 8
 
 
 def script(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
-    """Write the script to a file of the artifacts; `values` are `changes` and its `title`."""
+    """Write the script to a file of the artifacts; `values` are those of `source`."""
     changes = msgspec.convert(values["changes"], tuple[FixChange, ...])
     free(subject.module)  # the script's model is built at its own depth, and may be as large
     request = msgspec.structs.replace(subject.request, work=None)
-    shapes = bool(values.get("shapes"))
-    text = source(request, changes, values["title"], shapes=shapes)
+    text = source(request, changes, values["title"], shapes=values["shapes"])
     (subject.artifacts / SCRIPT_FILE).write_text(text)
     return TargetOutcome(status=Status.PASS, artifacts=(SCRIPT_FILE,))
 
