@@ -171,11 +171,9 @@ class RunSearch:
             elif fix.verification is not None or fix.rejections:
                 self._store(case, fix, records.FixOrigin.KNOWN)
             else:
-                others = {
-                    c.request.model.name: 0 for p in places_of(case) for c in self._samples[p]
-                }
-                detail = "its graph breaks were searched in vain on "
-                detail += ", ".join(list(others)[:SAMPLES])
+                samples = (other for place in places_of(case) for other in self._samples[place])
+                others = list(dict.fromkeys(sample.request.model.name for sample in samples))
+                detail = f"its graph breaks were searched in vain on {', '.join(others[:SAMPLES])}"
                 fix = msgspec.structs.replace(fix, detail=detail)
                 self._store(case, fix, records.FixOrigin.PLACES)
 
