@@ -180,15 +180,18 @@ class Search:
         """
         for _ in range(MAX_REWRITES):
             failed = self._result((*chosen, *attempt))
+            if (before := failed.error) is None:
+                return
             names = have | _names(attempt)
             rewrites = [c for c in self._proposed(failed) if c.kind is records.FixKind.REWRITE]
-            for change in rewrites if failed.error is not None else ():
+            for change in rewrites:
                 if change.name in names:
                     continue
                 further = self._result((*chosen, *attempt, change))
                 if _better(further, result):
                     yield (*attempt, change)
-                if further.error is not None and _where(further) != _where(failed):
+                after = further.error
+                if after and (after.file, after.line) != (before.file, before.line):
                     attempt = (*attempt, change)
                     break
             else:
@@ -327,12 +330,6 @@ def _better(new: Result, old: Result) -> bool:
 
 def _count(result: Result) -> int:
     return sum(graph_break.occurrences for graph_break in result.breaks)
-
-
-def _where(result: Result) -> tuple[str | None, int | None]:
-    """Where the compiler failed."""
-    error = result.error
-    return (error.file, error.line) if error is not None else (None, None)
 
 
 def _open(result: Result) -> tuple[GraphBreak, ...]:
