@@ -216,7 +216,8 @@ class Search:
         """Return what is found under changes; `likely` is what is probably asked next."""
         key = _names(changes)
         if key not in self._known:
-            self._check_time()
+            if changes:  # the model as it is is evaluated whatever the time
+                self._check_time()
             if len(self._trials) >= self._limits.evaluations:
                 raise LimitReachedError(f"{self._limits.evaluations} evaluations")
             what = f"trying {names_of(changes)}" if changes else "as it is"

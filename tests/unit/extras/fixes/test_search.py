@@ -248,6 +248,8 @@ def test_nothing_is_printed_if_the_verification_rejects_everything(
 def test_it_stops_at_its_number_of_evaluations(found: Callable[..., records.Fix]) -> None:
     fix = found(World({"f": {"A", "B"}}, {"f": [A, B]}), max_evaluations=1)
     assert (fix.status, fix.limit, len(fix.trials)) == (NOTHING, "1 evaluations", 1)
+    fix = found(World(ONE, {"f": [A]}), max_seconds=-1.0)  # a search of a run that is late
+    assert (fix.status, fix.limit, len(fix.trials)) == (NOTHING, "-1 seconds", 1)
     # What was verified before the limit is kept.
     world = World({"one": {"A"}, "two": {"nothing"}}, {"one": [A], "two": [B, C, D]})
     complete = found(world)
