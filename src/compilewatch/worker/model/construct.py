@@ -175,17 +175,18 @@ _TENSOR_TABLES = ("_parameters", "_buffers", "_modules")
 
 @contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
-    """On exit, restore the module's attributes, buffers, their values, and gradients.
+    """On exit, restore the module's attributes, hooks, buffers, their values, and gradients.
 
     Models count tokens, cache masks and keep running statistics; a tracer that runs a model leaves
     its own tensors there. The objects stay the same, so that code compiled for them stays valid.
-    Changes inside an attribute (an element of a list) are not undone.
+    Changes inside another attribute (an element of a list) are not undone.
     """
     attributes = [(submodule, _attributes(submodule)) for submodule in module.modules()]
     tables = [
         (table, dict(table))
         for submodule in module.modules()
-        for table in (submodule._parameters, submodule._buffers)
+        for name, table in vars(submodule).items()
+        if name in ("_parameters", "_buffers") or ("_hooks" in name and isinstance(table, dict))
     ]
     buffers = [buffer for buffer in module.buffers() if not is_lazy(buffer)]
     values = [(buffer, buffer.detach().clone()) for buffer in buffers]

@@ -310,7 +310,10 @@ def test_a_class_without_forward_is_evaluated_on_a_step_of_its_generation() -> N
 
 
 class Remembering(nn.Module):
-    """Leaves every kind of trace: a new and a changed attribute, a buffer's value and identity."""
+    """Leaves every kind of trace: a new and a changed attribute, a buffer's value and identity.
+
+    Its first call installs a hook, as the recording of outputs in Transformers does.
+    """
 
     steps: torch.Tensor
 
@@ -320,8 +323,12 @@ class Remembering(nn.Module):
         self.register_buffer("mask", None)
         self.register_buffer("steps", torch.zeros(1))
         self.seen: Any = None
+        self.hooked = False
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
+        if not self.hooked:
+            self.inner.register_forward_hook(print, with_kwargs=True)
+            self.hooked = True
         self.seen = self.new = value
         self.mask = value > 0
         self.steps = self.steps + 1
@@ -345,3 +352,4 @@ def test_nothing_of_a_run_is_left_also_after_an_error() -> None:
     assert module.steps is steps
     assert module.inner.weight is weight
     assert not module.inner.running_mean.any()
+    assert not (module.hooked or module.inner._forward_hooks)
