@@ -43,12 +43,10 @@ def _run(name: str) -> Any:
         try:
             result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            return problem or f"not within {SECONDS:g} s"
+            return f"not within {SECONDS:g} s"
         if result.stdout:
             return json.loads(result.stdout)
-        problem = (
-            problem or (result.stderr.strip().splitlines() or [f"exit {result.returncode}"])[-1]
-        )
+        problem = (result.stderr.strip().splitlines() or [f"exit {result.returncode}"])[-1]
     return problem
 
 
