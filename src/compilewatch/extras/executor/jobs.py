@@ -9,7 +9,6 @@ import logging
 import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -48,6 +47,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
 """
+_PRUNE = "DELETE FROM jobs WHERE json_extract(CAST(value AS TEXT), '$.ended_at') < ? RETURNING key"
 
 
 class JobStore:
@@ -140,13 +140,11 @@ class JobStore:
 
     def prune(self, ended_before: str) -> tuple[str, ...]:
         """Forget the jobs that ended before a time, with what they left; returns their keys."""
-        ended = (state for state in self._states("ORDER BY number") if state.ended)
-        old = [state.key for state in ended if (state.ended_at or ended_before) < ended_before]
-        for key in old:
-            shutil.rmtree(self.folder / "jobs" / key, ignore_errors=True)
-            with self._transaction() as base:
-                base.execute("DELETE FROM jobs WHERE key = ?", (key,))
-        return tuple(old)
+        with self._transaction() as base:
+            rows = base.execute(_PRUNE, (ended_before,)).fetchall()
+            for (key,) in rows:
+                shutil.rmtree(self.folder / "jobs" / key, ignore_errors=True)
+        return tuple(key for (key,) in rows)
 
     def claim(self) -> tuple[JobState, protocol.JobRequest] | None:
         """Mark the oldest waiting job as running, as its next attempt; None if none waits."""
@@ -178,25 +176,21 @@ class JobStore:
             row = self._base.execute("SELECT cancel FROM jobs WHERE key = ?", (key,)).fetchone()
             return bool(row and row[0])
 
-    def finish(self, state: JobState, result: protocol.JobResult) -> JobState:
-        """Store the end of a job's attempt, unless it has ended already."""
-        final = JobStatus.DONE if result.succeeded else JobStatus.FAILED
-        if result.ending is policy.SandboxEnding.CANCELLED:
-            final = JobStatus.CANCELLED
-        with self._transaction():
-            known = self.get(state.key)
-            if known.state in protocol.ENDED or known.attempt != state.attempt:
-                return known
-            return self._end(known, final, result.detail, result)
+    def settle(self, state: JobState, result: protocol.JobResult | None = None) -> JobState:
+        """Store how a job's attempt ended, unless another attempt or an end is stored already.
 
-    def interrupted(self, state: JobState) -> JobState:
-        """Let a job wait again whose sandbox ended with the service, or give it up as lost."""
+        Without a result of its own, and if nobody has cancelled the job, its service has ended: it
+        waits again, or is given up as lost.
+        """
         with self._transaction():
             known = self.get(state.key)
             if known.state is not JobStatus.RUNNING or known.attempt != state.attempt:
                 return known
+            if result is not None and result.ending is not policy.SandboxEnding.CANCELLED:
+                final = JobStatus.DONE if result.succeeded else JobStatus.FAILED
+                return self._end(known, final, result.detail, result)
             if self.cancelled(state.key):
-                return self._end(known, JobStatus.CANCELLED, "while it ran")
+                return self._end(known, JobStatus.CANCELLED, "while it ran", result)
             if known.attempt >= MOST_ATTEMPTS:
                 message = f"the service ended during each of its {known.attempt} attempts"
                 return self._end(known, JobStatus.LOST, message)
@@ -247,8 +241,6 @@ INSPECT = {"NEURON_RT_INSPECT_ENABLE": "1", "NEURON_RT_INSPECT_DEVICE_PROFILE": 
 OLD_SUPERVISOR_SECONDS = 60.0
 """How long a supervisor of an earlier service may take to end its sandbox."""
 
-PRUNE_SECONDS = 3600.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -273,13 +265,11 @@ class JobRunner:
         self._stopping = False
         self._active: dict[str, Supervised] = {}
         self._threads: list[threading.Thread] = []
-        self._pruned = 0.0
 
     def start(self) -> None:
         """Settle the jobs that an earlier service left, then run those that wait."""
         for state in self._store.running():
             self._settle_left(state)
-        self._prune()
         self._threads = [
             threading.Thread(target=self._work, name=f"job-{n}", daemon=True)
             for n in range(self._setup.own.concurrency)
@@ -322,8 +312,7 @@ class JobRunner:
                 if claimed is None:
                     self._changed.wait(1.0)
                     continue
-            if time.monotonic() - self._pruned > PRUNE_SECONDS:
-                self._prune()
+            self._prune()
             state, request = claimed
             try:
                 self._run(state, request)
@@ -335,7 +324,6 @@ class JobRunner:
 
     def _prune(self) -> None:
         """Forget the jobs that ended too long ago."""
-        self._pruned = time.monotonic()
         before = datetime.now(UTC) - timedelta(days=self._setup.own.keep_days)
         with contextlib.suppress(ExecutorError):  # the next job says what is wrong
             self._store.prune(before.strftime("%Y-%m-%dT%H:%M:%S"))
@@ -345,7 +333,7 @@ class JobRunner:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._changed:
             if self._stopping:
-                self._store.interrupted(state)
+                self._store.settle(state)
                 return
             supervised = Supervised(self._planned(request, folder))
             self._active[state.key] = supervised
@@ -387,24 +375,21 @@ class JobRunner:
                 (folder / policy.RESULT_FILE).read_bytes(), type=policy.SandboxResult
             )
         except (FileNotFoundError, msgspec.MsgspecError):
-            self._store.interrupted(state)
+            self._store.settle(state)
         else:
             self._settle(state, result)
 
     def _settle(self, state: JobState, result: policy.SandboxResult) -> None:
         """Store the outcome of an attempt; done again after a crash, it gives the same."""
-        if result.ending is policy.SandboxEnding.CANCELLED and not self._store.cancelled(state.key):
-            self._store.interrupted(state)
-            return
         folder = self._store.attempt_folder(state)
         outcome = protocol.JobResult(
             **{name: getattr(result, name) for name in policy.SandboxOutcome.__struct_fields__},
             metrics=protocol.read_metrics(result.stdout),
             artifacts=self._kept(state.key, folder, result.files),
         )
-        self._store.finish(state, outcome)
-        with contextlib.suppress(OSError):
-            (folder / policy.RESULT_FILE).unlink()
+        if self._store.settle(state, outcome).ended:
+            with contextlib.suppress(OSError):
+                (folder / policy.RESULT_FILE).unlink()
 
     def _kept(
         self, key: str, folder: Path, files: dict[str, bytes]

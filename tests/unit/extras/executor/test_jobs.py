@@ -66,9 +66,9 @@ def test_jobs_run_in_the_order_of_their_submission_also_under_the_next_service(
 def test_a_job_ends_once(store: JobStore) -> None:
     store.submit("a", request())
     state = claimed(store)
-    assert store.finish(state, DONE).state is JobStatus.DONE
-    assert store.finish(state, ABORTED).state is JobStatus.DONE
-    assert store.interrupted(state).state is JobStatus.DONE
+    assert store.settle(state, DONE).state is JobStatus.DONE
+    assert store.settle(state, ABORTED).state is JobStatus.DONE
+    assert store.settle(state).state is JobStatus.DONE
     assert store.cancel("a").state is JobStatus.DONE
 
 
@@ -77,8 +77,8 @@ def test_an_interrupted_job_waits_again_until_it_is_lost(store: JobStore) -> Non
     for attempt in range(1, MOST_ATTEMPTS):
         state = claimed(store)
         assert state.attempt == attempt
-        assert store.interrupted(state).state is JobStatus.QUEUED
-    lost = store.interrupted(claimed(store))
+        assert store.settle(state).state is JobStatus.QUEUED
+    lost = store.settle(claimed(store))
     assert (lost.state, lost.result) == (JobStatus.LOST, None)
 
 
@@ -87,12 +87,12 @@ def test_only_the_end_of_the_last_attempt_counts_and_a_cancelled_job_has_no_othe
 ) -> None:
     store.submit("a", request())
     first = claimed(store)
-    store.interrupted(first)
+    store.settle(first)
     second = claimed(store)
-    assert store.finish(first, DONE) == second
-    assert store.interrupted(first) == second
+    assert store.settle(first, DONE) == second
+    assert store.settle(first) == second
     assert store.cancel("a").state is JobStatus.RUNNING
-    assert store.interrupted(second).state is JobStatus.CANCELLED
+    assert store.settle(second).state is JobStatus.CANCELLED
 
 
 def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore) -> None:
@@ -101,7 +101,7 @@ def test_jobs_that_ended_long_ago_are_forgotten_with_their_files(store: JobStore
     state = claimed(store)
     store.attempt_folder(state).mkdir(parents=True)
     assert store.prune("9999") == ()
-    store.finish(state, DONE)
+    store.settle(state, DONE)
     assert store.prune("2000") == ()
     assert store.prune("9999") == ("old",)
     assert not store.attempt_folder(state).parent.exists()
