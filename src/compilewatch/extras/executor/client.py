@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -25,6 +25,7 @@ T = TypeVar("T")
 POLL_SECONDS = (0.2, 5.0)
 """The shortest and the longest wait between two questions for the state of a job."""
 
+HEALTH = "/health"
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -79,7 +80,7 @@ class ExecutorClient:
 
     def health(self) -> dict[str, Any]:
         """The service's state; verifies that it is an executor of this protocol."""
-        health = self._decoded(self._call("GET", "/health", known=False), dict[str, Any])
+        health = self._decoded(self._call("GET", HEALTH), dict[str, Any])
         if health.get("service") != protocol.SERVICE:
             raise self._foreign()
         if (version := health.get("protocol")) != PROTOCOL_VERSION:
@@ -109,8 +110,7 @@ class ExecutorClient:
         """Yield all parts of a log that have been written so far; `follow`: until the job ends."""
         offset, waits = "0", _waits()
         while True:
-            query = {"stream": stream, "offset": offset}
-            part = self._call("GET", f"{_path(key)}/log", query=query)
+            part = self._call("GET", f"{_path(key)}/log?stream={stream}&offset={offset}")
             offset = part.headers["x-next-offset"]
             if part.content:
                 waits = _waits()
@@ -167,40 +167,25 @@ class ExecutorClient:
     def _state(self, method: str, key: str, body: bytes | None = None) -> protocol.JobState:
         return self._decoded(self._call(method, _path(key), body), protocol.JobState)
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        known: bool = True,
-    ) -> httpx2.Response:
+    def _call(self, method: str, path: str, body: bytes | None = None) -> httpx2.Response:
         """One call, repeated while that may help. Raises ExecutorError."""
-        if known and not self._checked:
+        if path != HEALTH and not self._checked:
             self.health()  # no code and no token for a service that is not an executor
         repeat = retrying(seconds=self._retry_seconds, first_wait_seconds=0.2)
         try:
-            return repeat(self._attempt, method, path, body, query)
+            return repeat(self._attempt, method, path, body)
         except TransientError as error:
             raise ExecutorUnavailableError(
                 f"the executor {self.endpoint} {error}: is it started, and its port open?"
             ) from None
 
-    def _attempt(
-        self, method: str, path: str, body: bytes | None, query: Mapping[str, str] | None
-    ) -> httpx2.Response:
-        headers = dict(self._authorization) if path != "/health" else {}
+    def _attempt(self, method: str, path: str, body: bytes | None) -> httpx2.Response:
+        headers = dict(self._authorization) if path != HEALTH else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            response = self._http.request(
-                method,
-                self.endpoint + path,
-                content=body,
-                headers=headers,
-                params=dict(query) if query else None,
-            )
+            url = self.endpoint + path
+            response = self._http.request(method, url, content=body, headers=headers)
         except httpx2.TimeoutException:
             raise TransientError("does not respond in time") from None
         except httpx2.TransportError as error:
@@ -227,7 +212,7 @@ class ExecutorClient:
         if status == HTTPStatus.SERVICE_UNAVAILABLE:  # it is drained
             return ExecutorUnavailableError(f"{self.endpoint}: {problem.message}", status)
         if status in _TRANSIENT:
-            return TransientError(f"responds: {problem.message}", _retry_after(response))
+            return TransientError(f"responds: {problem.message}")
         hint = ""
         if status == HTTPStatus.UNAUTHORIZED:
             hint = ": set COMPILEWATCH_EXECUTOR_TOKEN or --token-file"
@@ -256,11 +241,6 @@ def _waits() -> Iterator[float]:
 
 def _path(key: str) -> str:
     return f"/jobs/{quote(key, safe='')}"
-
-
-def _retry_after(response: httpx2.Response) -> float | None:
-    text = response.headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdecimal() else None
 
 
 def open_client(settings: Settings, **options: Any) -> ExecutorClient:

@@ -9,7 +9,7 @@ import logging
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,18 +53,18 @@ _PRUNE = "DELETE FROM jobs WHERE json_extract(CAST(value AS TEXT), '$.ended_at')
 class JobStore:
     """All jobs of one service; safe to use from several threads. Raises ExecutorError.
 
-    Only one process can hold it; `on_wait` is called if another one does, before waiting up to
-    `WAIT_SECONDS` for that to end. `folder` also receives what jobs leave behind: see `attempt`.
+    Only one process can hold it; another one is waited for, up to `WAIT_SECONDS`. `folder` also
+    receives what jobs leave behind: see `attempt_folder`.
     """
 
-    def __init__(self, folder: Path, *, on_wait: Callable[[], None] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.RLock()
         with ExitStack() as opened:
             try:
                 (folder / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
                 lock_file = opened.enter_context((folder / "service.lock").open("w"))
-                if not lock(lock_file.fileno(), seconds=WAIT_SECONDS, on_wait=on_wait):
+                if not lock(lock_file.fileno(), seconds=WAIT_SECONDS):
                     raise ExecutorError(
                         f"another executor uses {folder}: stop it, or use another --state"
                     )

@@ -33,7 +33,6 @@ from compilewatch.records import Record, digest, now
 
 T = TypeVar("T")
 
-BODY_SECONDS = 60.0
 LOG_BYTES = 2**20
 MOST_LISTED = 1000
 POLL_SECONDS = 0.1
@@ -346,14 +345,11 @@ async def _body(request: Request, kind: type[T]) -> T:
     data = bytearray()
     most = protocol.MAX_BODY_BYTES
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                data += part
-                if len(data) > most:
-                    raise HTTPException(413, f"a request may have {most} bytes")
+        async for part in request.stream():
+            data += part
+            if len(data) > most:
+                raise HTTPException(413, f"a request may have {most} bytes")
         return msgspec.json.decode(data, type=kind)
-    except TimeoutError:
-        raise _invalid(f"the body did not arrive within {BODY_SECONDS:g} s") from None
     except ClientDisconnect:
         raise _invalid("the caller ended") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -387,8 +383,6 @@ def _problem_response(status: int, message: str) -> Response:
     response = _json(protocol.Problem(message=message), status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
-    if status in (429, 503):
-        response.headers["Retry-After"] = "5"
     if status == 413:
         response.headers["Connection"] = "close"
     return response
@@ -412,7 +406,7 @@ def serve(
         state: the folder of its jobs.
         certificate: the file of its certificate; None: it speaks HTTP.
         key: the file of the certificate's key.
-        say: prints a line once it accepts connections, and before it waits for another service.
+        say: prints a line once it accepts connections.
     """
     import uvicorn
 
@@ -427,8 +421,7 @@ def serve(
     ctypes.CDLL(None).prctl(init.PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.umask(0o077)
     listening = _listen(own.host, own.port)
-    waiting = f"Another executor uses {state}: waiting for it to end."
-    store = jobs.JobStore(state, on_wait=lambda: say(waiting))
+    store = jobs.JobStore(state)
     say(
         f"The executor listens on {own.host}:{listening.getsockname()[1]} and keeps its jobs in "
         f"{state}. It runs {own.concurrency} at a time with {python}."

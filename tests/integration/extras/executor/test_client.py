@@ -137,7 +137,7 @@ def test_a_service_that_would_be_open_or_broken_does_not_start(
         base.execute("PRAGMA user_version=99")
     newer = started("serve", "--port", "0", "--state", str(tmp_path / "newer"), **token)
     refused(newer, "newer compilewatch")
-    refused(second, "Another executor uses", "another executor uses")
+    refused(second, "another executor uses")
 
 
 def test_the_commands_submit_show_cancel_and_fetch(executor: Executor, tmp_path: Path) -> None:
