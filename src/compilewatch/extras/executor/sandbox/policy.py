@@ -174,12 +174,10 @@ def program() -> str:
     path = shutil.which("bwrap", path=SEARCHED)
     install = "sudo apt install bubblewrap"
     if path is None:
-        raise SandboxError(f"unreviewed code cannot be confined: bubblewrap is missing: {install}")
+        raise SandboxError(f"bubblewrap is missing: {install}")
     path = os.path.realpath(path)
     if os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
-        raise SandboxError(
-            f"unreviewed code cannot be confined: {path} is setuid: sudo chmod u-s {path}"
-        )
+        raise SandboxError(f"{path} is setuid: sudo chmod u-s {path}")
     output = subprocess.run(
         [path, "--version"], capture_output=True, text=True, check=False, env={}, timeout=30
     ).stdout
@@ -187,10 +185,7 @@ def program() -> str:
     if version_match is None or (int(version_match[1]), int(version_match[2])) < OLDEST:
         version = version_match[0] if version_match else "an unknown version"
         oldest = ".".join(map(str, OLDEST))
-        raise SandboxError(
-            f"unreviewed code cannot be confined: bubblewrap is {version}, and {oldest} is needed: "
-            f"{install}"
-        )
+        raise SandboxError(f"bubblewrap is {version}, and {oldest} is needed: {install}")
     return path
 
 
@@ -399,10 +394,7 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
-        raise SandboxError(
-            f"unreviewed code cannot be confined: {LIBRARY} is missing: "
-            "sudo apt install libseccomp2"
-        ) from None
+        raise SandboxError(f"{LIBRARY} is missing: sudo apt install libseccomp2") from None
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.seccomp_init.restype = pointer
     library.seccomp_init.argtypes = (ctypes.c_uint32,)

@@ -110,7 +110,7 @@ def test_a_bubblewrap_that_does_not_isolate_is_rejected_with_the_command_that_he
 ) -> None:
     monkeypatch.setattr(policy, "SEARCHED", str(tmp_path))
     with pytest.raises(SandboxError, match="bubblewrap is missing: sudo apt install bubblewrap"):
-        sandbox.prove.__wrapped__(sys.executable)
+        policy.program()
     for version, mode, message in (
         ("0.4.0", 0o755, "bubblewrap is 0.4, and 0.8 is needed: sudo apt install"),
         ("0.8.0", 0o4755, "is setuid: sudo chmod u-s"),
@@ -118,7 +118,7 @@ def test_a_bubblewrap_that_does_not_isolate_is_rejected_with_the_command_that_he
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho bubblewrap {version}\n")
         (tmp_path / "bwrap").chmod(mode)
         with pytest.raises(SandboxError, match=message):
-            sandbox.prove.__wrapped__(sys.executable)
+            policy.program()
 
 
 WITHIN = """
