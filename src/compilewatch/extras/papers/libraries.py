@@ -35,10 +35,6 @@ _BLOCKS = frozenset(
 _HIDDEN = frozenset(["script", "style", "noscript", "svg", "head"])
 
 
-class UnreadableError(SourceError):
-    """The file has no text that can be read."""
-
-
 class PaperText(NamedTuple):
     """The text of a paper, as it goes into a prompt, without what did not fit into the limit."""
 
@@ -48,15 +44,15 @@ class PaperText(NamedTuple):
 
 
 def read_text(data: bytes, *, max_tokens: int) -> PaperText:
-    """Return the text of a paper's file. Raises UnreadableError, with one line."""
+    """Return the text of a paper's file. Raises SourceError for one without text."""
     if len(data) > MAX_BYTES:
-        raise UnreadableError(f"the file has {len(data):,} bytes, and {MAX_BYTES:,} are the limit")
+        raise SourceError(f"the file has {len(data):,} bytes, and {MAX_BYTES:,} are the limit")
     limit = int(max_tokens * CHARACTERS_PER_TOKEN)
     kind = format_of(data)
     # A PDF is parsed page by page, so pages behind the limit need not be read.
     text = clean(_pdf(data, limit * 2) if kind == "pdf" else _decoded(data, kind))
     if len(text) < 200:
-        raise UnreadableError(
+        raise SourceError(
             f"the {kind} file has {len(text)} characters of text: it is empty, or only has images"
         )
     return PaperText(text[:limit], kind, max(0, len(text) - limit))
@@ -83,13 +79,13 @@ def without_binary(text: str) -> str:
 
 
 def format_of(data: bytes) -> str:
-    """`pdf`, `html`, `latex` or `text`, by content. Raises UnreadableError for binary data."""
+    """`pdf`, `html`, `latex` or `text`, by content. Raises SourceError for binary data."""
     head = data[:4096]
     # Readers accept a header within the first 1,024 bytes; a text with one has no end mark.
     if head.lstrip().startswith(b"%PDF-") or (b"%PDF-" in head[:1024] and b"%%EOF" in data[-2048:]):
         return "pdf"
     if b"\x00" in data[:65536]:
-        raise UnreadableError("the file is binary, and not a PDF: give PDF, LaTeX, HTML or text")
+        raise SourceError("the file is binary, and not a PDF: give PDF, LaTeX, HTML or text")
     lower = head.lower()
     if b"<html" in lower or b"<!doctype html" in lower:
         return "html"
@@ -104,7 +100,10 @@ def _decoded(data: bytes, kind: str) -> str:
     except UnicodeDecodeError:
         text = data.decode("cp1252", "ignore")
     if kind == "html":
-        return html_text(text)
+        page = _PageText()
+        page.feed(text)
+        page.close()
+        return page.text.getvalue()
     return latex_text(text) if kind == "latex" else text
 
 
@@ -112,23 +111,17 @@ def _pdf(data: bytes, limit: int) -> str:
     import pypdf  # a tenth of a second
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for its developers
-    parts: list[str] = []
-    length = 0
+    text = ""
     try:
-        reader = pypdf.PdfReader(io.BytesIO(data))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise UnreadableError("the PDF is encrypted")
-        for page in reader.pages:
-            parts.append(page.extract_text())
-            length += len(parts[-1])
-            if length > limit:
+        for page in pypdf.PdfReader(io.BytesIO(data)).pages:
+            text += page.extract_text() + "\n\n"
+            if len(text) > limit:
                 break
-    except UnreadableError:
-        raise
     except Exception as error:  # noqa: BLE001  (pypdf raises anything on damaged files)
-        if not parts:
-            raise UnreadableError(f"the PDF is damaged ({type(error).__name__})") from None
-    return "\n\n".join(parts)
+        if not text:
+            reason = type(error).__name__
+            raise SourceError(f"the PDF is damaged or encrypted ({reason})") from None
+    return text
 
 
 def latex_text(source: str) -> str:
@@ -141,8 +134,10 @@ def latex_text(source: str) -> str:
 
 
 class _PageText(HTMLParser):
+    """Collects the visible text of a page, one line for each block."""
+
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.text = io.StringIO()
         self._hidden = 0
 
@@ -158,14 +153,6 @@ class _PageText(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._hidden:
             self.text.write(data)
-
-
-def html_text(source: str) -> str:
-    """The visible text of a page, one line for each block."""
-    parser = _PageText()
-    parser.feed(source)
-    parser.close()
-    return parser.text.getvalue()
 
 
 class PaperQuery(Record, frozen=True, kw_only=True):
@@ -264,7 +251,7 @@ def describe(path: Path) -> tuple[Paper, str]:
     title = path.stem.replace("-", " ").replace("_", " ")
     about = {"title": title, "authors": "", "date": ""}
     body = ""
-    with contextlib.suppress(OSError, UnreadableError):
+    with contextlib.suppress(OSError, SourceError):
         data = path.read_bytes()
         body, kind, _ = read_text(data, max_tokens=SEARCHED_TOKENS)
         source = data.decode("utf-8", "ignore")
@@ -314,16 +301,13 @@ class OpenSearchLibrary:
 
     def __init__(self, settings: PapersSettings) -> None:
         self._settings = settings
-        parts = urlsplit(settings.opensearch_endpoint)
-        if not settings.opensearch_endpoint:
+        endpoint = settings.opensearch_endpoint
+        if not endpoint:
             raise UsageError("no OpenSearch endpoint is set: set OPENSEARCH_ENDPOINT")
-        if parts.scheme not in ("", "http", "https"):
-            raise UsageError(f"OPENSEARCH_ENDPOINT {parts.scheme}://… is not an https:// address")
-        if not parts.scheme:  # the founding system's form: only the host
-            parts = urlsplit(f"https://{settings.opensearch_endpoint}")
-        self._secure = parts.scheme == "https"
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._secure else 80)
+        # The founding system names only the host.
+        self._url = endpoint if "://" in endpoint else f"https://{endpoint}"
+        if not self._url.startswith(("http://", "https://")):
+            raise UsageError("OPENSEARCH_ENDPOINT is not an https:// address")
 
     def find(self, query: PaperQuery, most: int, *, random: bool = False) -> tuple[Paper, ...]:
         """See `FolderLibrary.find`."""
@@ -373,23 +357,24 @@ class OpenSearchLibrary:
         from opensearchpy import exceptions
 
         index = self._settings.opensearch_index
-        where = f"OpenSearch at {self._host}:{self._port}"
+        where = f"OpenSearch at {urlsplit(self._url).hostname}"
         try:
             with contextlib.closing(self._client()) as client:
                 response = client.search(body=body, index=index)
         except exceptions.NotFoundError:
             raise UsageError(f"{where} has no index {index}: set OPENSEARCH_INDEX") from None
-        except exceptions.RequestError as error:
-            raise UsageError(f"{where} rejects the query: {_reason(error)}") from None
+        except (exceptions.AuthenticationException, exceptions.AuthorizationException) as error:
+            raise SourceError(
+                f"{where} rejects these credentials ({error.status_code}): check AWS_PROFILE and "
+                "the access policy of the domain"
+            ) from None
         except (exceptions.OpenSearchException, ValueError) as error:
-            problem = f"is not usable: {_reason(error)}"
-            if isinstance(error, exceptions.TransportError) and error.status_code in (401, 403):
-                problem = (
-                    f"rejects these credentials ({error.status_code}): check AWS_PROFILE and the "
-                    "access policy of the domain"
-                )
-            elif isinstance(error, exceptions.ConnectionError):
-                problem = f"does not respond ({_reason(error)})"
+            reason = " ".join(str(error).split())[:200]
+            if isinstance(error, exceptions.RequestError):
+                raise UsageError(f"{where} rejects the query: {reason}") from None
+            problem = f"is not usable: {reason}"
+            if isinstance(error, exceptions.ConnectionError):
+                problem = f"does not respond ({reason})"
             elif "<html" in problem.lower() or "<!doctype" in problem.lower():
                 problem = "is not usable: it responds with a web page: correct OPENSEARCH_ENDPOINT"
             raise SourceError(f"{where} {problem}") from None
@@ -416,10 +401,8 @@ class OpenSearchLibrary:
         if not region:
             raise UsageError("OpenSearch needs a region: set AWS_REGION")
         return OpenSearch(
-            hosts=[{"host": self._host, "port": self._port}],
+            hosts=[self._url],
             http_auth=Urllib3AWSV4SignerAuth(credentials, region, "es"),
-            use_ssl=self._secure,
-            verify_certs=self._secure,
             connection_class=Urllib3HttpConnection,
             timeout=TIMEOUT_SECONDS,
             max_retries=2,
@@ -444,17 +427,6 @@ class OpenSearchLibrary:
             authors=(authors,) if isinstance(authors, str) else tuple(map(str, authors)),
             date=str(source.get("date") or ""),
         )
-
-
-def _reason(error: Exception) -> str:
-    """The reason in one line, without a response's complete text."""
-    info = getattr(error, "info", None)
-    if isinstance(info, dict):
-        details = info.get("error")
-        if isinstance(details, dict):
-            causes = details.get("root_cause") or [details]
-            return " ".join(str(causes[0].get("reason", details.get("type", ""))).split())[:200]
-    return " ".join(str(error).split())[:200]
 
 
 PaperLibrary = FolderLibrary | OpenSearchLibrary

@@ -7,9 +7,9 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from compilewatch.errors import StoreError
+from compilewatch.errors import SourceError, StoreError
 from compilewatch.extras.papers.calls import load_rules, price_of
-from compilewatch.extras.papers.libraries import UnreadableError, clean, estimate_tokens, read_text
+from compilewatch.extras.papers.libraries import clean, estimate_tokens, read_text
 from compilewatch.extras.papers.records import ModelCall, PipelineStage, StageResult
 from compilewatch.extras.papers.store import JOURNAL, PaperStore
 
@@ -54,7 +54,7 @@ def test_a_pdf_of_15_megabytes_fits_into_the_limit_and_brings_no_noise() -> None
     ids=["empty", "short", "binary", "no page", "cut", "zeros"],
 )
 def test_a_file_without_text_is_said_to_be_unreadable(data: bytes) -> None:
-    with pytest.raises(UnreadableError) as error:
+    with pytest.raises(SourceError) as error:
         read_text(data, max_tokens=1000)
     assert "\n" not in str(error.value)
 
