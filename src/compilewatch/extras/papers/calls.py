@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,7 @@ from compilewatch.extras.papers.checks import OPERATIONS
 from compilewatch.extras.papers.libraries import PaperText, estimate_tokens, without_binary
 from compilewatch.extras.papers.records import FindingClass, ModelCall, PipelineStage
 from compilewatch.extras.papers.store import Ledger
+from compilewatch.files import DamagedError, from_json
 from compilewatch.records import digest, now
 from compilewatch.retry import retrying
 
@@ -104,37 +105,28 @@ _DATA = (
 _PLAN = f"""You read a research paper and plan a small PyTorch implementation of its contribution.
 {_DATA}
 List each thing that the paper contributes as a claim. A claim names the operations that any
-implementation must contain, from this list: {", ".join(sorted(OPERATIONS))}. Where the paper
-gives a
-formula, write its right-hand side as one Python expression over the claim's symbols with these
-functions: sigmoid, tanh, softmax, relu, exp, log, sqrt, sum, mean, norm, matmul, transpose;
-otherwise
-leave `formula` empty. Name the dataset that the paper uses, if any. Write what the paper leaves
-open into `unclear`; do not invent it."""
+implementation must contain, from this list: {", ".join(sorted(OPERATIONS))}.
+Where the paper gives a formula, write its right-hand side as one Python expression over the claim's
+symbols with these functions: sigmoid, tanh, softmax, relu, exp, log, sqrt, sum, mean, norm, matmul,
+transpose; otherwise leave `formula` empty. Name the dataset that the paper uses, if any. Write what
+the paper leaves open into `unclear`; do not invent it."""
 
 _GENERATE = f"""You write one Python module with PyTorch that implements a paper's contribution.
 {_DATA}
 The module defines three functions. `model()` returns an nn.Module with at most ten million
 parameters. `inputs()` returns the tuple of its positional arguments, tensors with a batch of at
-least
-two. `loss(output, inputs)` returns a scalar tensor. Importing the module only defines things.
+least two. `loss(output, inputs)` returns a scalar tensor. Importing the module only defines things.
 For each claim of the plan with a formula, add a binding: the path of the submodule of `model()`
-that
-computes the formula, its positional arguments (symbol and shape), and the attributes of the
-submodule
-that hold the other symbols. Implement the contribution itself; a stock layer under its name is
-wrong.
-If you cannot implement it, say why in `declined` and leave `source` empty."""
+that computes the formula, its positional arguments (symbol and shape), and the attributes of the
+submodule that hold the other symbols. Implement the contribution itself; a stock layer under its
+name is wrong. If you cannot implement it, say why in `declined` and leave `source` empty."""
 
 _REVIEW = f"""You review a PyTorch module that somebody else wrote for a research paper.
 {_DATA}
-For each claim of the plan, say whether the module implements it in code that `model()` uses,
-and quote
-the lines that prove it, with their numbers. A stock network with the paper's name is not an
+For each claim of the plan, say whether the module implements it in code that `model()` uses, and
+quote the lines that prove it, with their numbers. A stock network with the paper's name is not an
 implementation. List faults; `serious` ones make the module wrong. Approve only if no issue is
-serious
-and every claim is present."""
-
+serious and every claim is present."""
 
 _SEVERITIES = ("serious", "minor")
 _ROLES = {
@@ -150,60 +142,52 @@ _ROLES = {
 }
 
 
-def plan_prompt(paper: kinds.Paper, text: PaperText, rules: PaperRules) -> Prompt:
-    return _prompt("plan", paper, rules, _paper(text))
+class Prompts(NamedTuple):
+    """The prompts about one paper."""
 
+    paper: kinds.Paper
+    rules: PaperRules
 
-def generate_prompt(
-    paper: kinds.Paper, text: PaperText, plan: kinds.PaperPlan, rules: PaperRules
-) -> Prompt:
-    return _prompt("generate", paper, rules, _plan_text(plan), _paper(text))
+    def plan(self, text: PaperText) -> Prompt:
+        return self._prompt("plan", _paper(text))
 
+    def generate(self, text: PaperText, plan: kinds.PaperPlan) -> Prompt:
+        return self._prompt("generate", _plan_text(plan), _paper(text))
 
-def repair_prompt(
-    paper: kinds.Paper,
-    plan: kinds.PaperPlan,
-    rules: PaperRules,
-    generation: kinds.CodeVersion,
-    findings: Iterable[kinds.PaperFinding],
-) -> Prompt:
-    """The prompt of a repair: the code, and what checks and compilers said, with lines."""
-    evidence = "\n".join(f"- {finding.stage}: {finding.text}" for finding in findings)
-    return _prompt(
-        "generate",
-        paper,
-        rules,
-        _plan_text(plan),
-        f"Version {generation.number} of the module:\n```python\n{generation.source}\n```",
-        "What was found in it. Where a rule and a compiler disagree, the compiler is right:"
-        f"\n{evidence}",
-        "Return the complete repaired module. Keep the contribution.",
-        number=generation.number + 1,
-    )
+    def repair(
+        self,
+        plan: kinds.PaperPlan,
+        version: kinds.CodeVersion,
+        findings: Iterable[kinds.PaperFinding],
+    ) -> Prompt:
+        """The prompt of a repair: the code, and what checks and compilers said, with lines."""
+        evidence = "\n".join(f"- {finding.stage}: {finding.text}" for finding in findings)
+        return self._prompt(
+            "generate",
+            _plan_text(plan),
+            f"Version {version.number} of the module:\n```python\n{version.source}\n```",
+            "What was found in it. Where a rule and a compiler disagree, the compiler is right:"
+            f"\n{evidence}",
+            "Return the complete repaired module. Keep the contribution.",
+            number=version.number + 1,
+        )
 
+    def review(self, plan: kinds.PaperPlan, version: kinds.CodeVersion) -> Prompt:
+        lines = enumerate(version.source.splitlines(), 1)
+        numbered = "\n".join(f"{number}: {line}" for number, line in lines)
+        module = f"The module, with line numbers:\n{numbered}"
+        return self._prompt("review", _plan_text(plan), module, number=version.number)
 
-def review_prompt(
-    paper: kinds.Paper, plan: kinds.PaperPlan, rules: PaperRules, generation: kinds.CodeVersion
-) -> Prompt:
-    lines = enumerate(generation.source.splitlines(), 1)
-    numbered = "\n".join(f"{number}: {line}" for number, line in lines)
-    module = f"The module, with line numbers:\n{numbered}"
-    return _prompt("review", paper, rules, _plan_text(plan), module, number=generation.number)
-
-
-def _prompt(
-    role: str, paper: kinds.Paper, rules: PaperRules, *parts: str, number: int = 0
-) -> Prompt:
-    text = rules.text(role)
-    head = [f"Rules (version {rules.version}):\n{text}"] if text else []
-    authors = f"\nAuthors: {', '.join(paper.authors)}" if paper.authors else ""
-    head.append(f"Title: {paper.title}{authors}")
-    return Prompt(
-        role=_ROLES[role],
-        # Titles and what compilers said are foreign text too.
-        text=without_binary("\n\n".join([*head, *filter(None, parts)])),
-        labels={"paper": paper.id, "role": role, "number": str(number)},
-    )
+    def _prompt(self, role: str, *parts: str, number: int = 0) -> Prompt:
+        rules = f"Rules (version {self.rules.version}):\n{self.rules.text(role)}"
+        authors = f"\nAuthors: {', '.join(self.paper.authors)}" if self.paper.authors else ""
+        head = f"Title: {self.paper.title}{authors}"
+        return Prompt(
+            role=_ROLES[role],
+            # Titles and what compilers said are foreign text too.
+            text=without_binary("\n\n".join([rules, head, *parts])),
+            labels={"paper": self.paper.id, "role": role, "number": str(number)},
+        )
 
 
 def _paper(text: PaperText) -> str:
@@ -273,8 +257,8 @@ def decoded(call: ModelCall, kind: type[_Kind], stage: PipelineStage) -> _Kind:
             kind_of_reply, stage, f"the reply is incomplete: {call.stop_reason or 'no reason'}"
         )
     try:
-        return msgspec.json.decode(call.reply, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return from_json(call.reply, kind)
+    except DamagedError as error:
         evidence = f"the reply does not fit the schema: {error}"
         raise kinds.FoundError(FindingClass.MALFORMED, stage, evidence) from None
 
@@ -355,7 +339,7 @@ class Caller:
                 "add a row to inputs/papers/prices.toml"
             )
 
-    def key(self, prompt: Prompt, parent: str = "") -> str:
+    def key(self, prompt: Prompt, parent: str) -> str:
         """The key of a call in the ledger: everything that can change its reply."""
         return digest(
             {
@@ -367,12 +351,11 @@ class Caller:
             }
         )
 
-    def call(self, prompt: Prompt, *, stage: PipelineStage, parent: str = "") -> ModelCall:
-        """The finished call for a prompt, from the ledger or new.
+    def call(self, prompt: Prompt, key: str, stage: PipelineStage) -> ModelCall:
+        """The finished call for a prompt with this key, from the ledger or new.
 
         Raises FoundError, or ProviderError if the model cannot be used at all.
         """
-        key = self.key(prompt, parent)
         if (known := self.ledger.finished(key)) is not None:
             return known
         retry = retrying(

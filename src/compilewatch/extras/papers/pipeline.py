@@ -102,6 +102,7 @@ class PaperWork:
 
     def __init__(self, pipeline: Pipeline, paper: kinds.Paper, folder: PaperFolder) -> None:
         self.pipeline, self.paper, self.folder = pipeline, paper, folder
+        self.prompts = calls.Prompts(paper, pipeline.caller.rules)
         self.lines = list(folder.journal())
         self.version: kinds.CodeVersion | None = None
         self.raw_sha256 = ""
@@ -111,9 +112,7 @@ class PaperWork:
         self._find()
         text = self._read()
         plan = self._plan(text)
-        rules = self.pipeline.caller.rules
-        prompt = calls.generate_prompt(self.paper, text, plan, rules)
-        version = self._generate(prompt, digest(plan), None)
+        version = self._generate(self.prompts.generate(text, plan), digest(plan), None)
         if self.pipeline.until is PipelineStage.GENERATE:
             return
         while True:
@@ -121,7 +120,7 @@ class PaperWork:
             wrong = [finding for finding in findings if finding.kind in kinds.REPAIRABLE]
             if not wrong or version.number >= self.pipeline.max_repairs:
                 break
-            prompt = calls.repair_prompt(self.paper, plan, rules, version, wrong)
+            prompt = self.prompts.repair(plan, version, wrong)
             repaired = self._generate(prompt, version.id, version)
             if repaired.id == version.id:
                 break  # the model has nothing better
@@ -213,12 +212,12 @@ class PaperWork:
 
     def _plan(self, text: libraries.PaperText) -> kinds.PaperPlan:
         stage = PipelineStage.PLAN
-        prompt = calls.plan_prompt(self.paper, text, self.pipeline.caller.rules)
-        plan, call, key = self._reply(calls.plan_of, prompt, stage, self.raw_sha256)
+        prompt = self.prompts.plan(text)
+        plan, call = self._reply(calls.plan_of, prompt, stage, self.raw_sha256)
         dataset = kinds.one_line(plan.dataset)
         self._once(
             stage,
-            key,
+            call.key,
             partial(self.folder.write_record, stage, plan, what="plan"),
             detail=f"{plural(len(plan.claims), 'claim')}; dataset: {dataset or 'none'}",
             labels={"dataset": dataset},
@@ -230,7 +229,7 @@ class PaperWork:
         self, prompt: Prompt, parent: str, earlier: kinds.CodeVersion | None
     ) -> kinds.CodeVersion:
         stage = PipelineStage.GENERATE
-        (source, bindings), call, key = self._reply(calls.code_of, prompt, stage, parent)
+        (source, bindings), call = self._reply(calls.code_of, prompt, stage, parent)
         self.version = version = kinds.CodeVersion(
             id=digest(source),
             paper=self.paper.id,
@@ -248,7 +247,7 @@ class PaperWork:
         short, lines = f"v{version.number}_{version.id[:12]}", len(source.splitlines())
         self._once(
             stage,
-            key,
+            call.key,
             partial(self.folder.write, stage, source.encode(), ".py", what=short),
             partial(self.folder.write_record, stage, version, what=short),
             detail=f"version {version.number}, {lines} lines, {version.id[:12]}",
@@ -287,9 +286,9 @@ class PaperWork:
         """The review of a version. Without a valid review nothing is approved or run."""
         stage = PipelineStage.REVIEW
         not_approved = partial(kinds.finding_of, FindingClass.NOT_APPROVED, stage)
-        prompt = calls.review_prompt(self.paper, plan, self.pipeline.caller.rules, version)
+        prompt = self.prompts.review(plan, version)
         read = partial(calls.decoded, kind=kinds.Review, stage=stage)
-        review, _, key = self._reply(read, prompt, stage, version.id)
+        review, call = self._reply(read, prompt, stage, version.id)
         serious = [issue for issue in review.issues if issue.severity != "minor"]
         findings = [not_approved(issue.statement, issue.line) for issue in serious]
         if not review.approved and not findings:
@@ -297,7 +296,7 @@ class PaperWork:
         minor = plural(len(review.issues) - len(serious), "minor issue")
         return review, self._once(
             stage,
-            key,
+            call.key,
             partial(self.folder.write_record, stage, review, what="review"),
             findings=tuple(findings),
             detail="" if findings else f"approved, {minor}",
@@ -359,13 +358,12 @@ class PaperWork:
         prompt: Prompt,
         stage: PipelineStage,
         parent: str,
-    ) -> tuple[Content, kinds.ModelCall, str]:
-        """What `read` returns for the reply to a prompt, the call and its key."""
-        caller = self.pipeline.caller
-        key = caller.key(prompt, parent)
+    ) -> tuple[Content, kinds.ModelCall]:
+        """What `read` returns for the reply to a prompt, and the call."""
+        key = self.pipeline.caller.key(prompt, parent)
         try:
-            call = caller.call(prompt, stage=stage, parent=parent)
-            return read(call), call, key
+            call = self.pipeline.caller.call(prompt, key, stage)
+            return read(call), call
         except kinds.FoundError as error:
             self._once(error.finding.stage, key, findings=(error.finding,))
             raise _StoppedError from None

@@ -20,7 +20,7 @@ from compilewatch.config import load_settings
 from compilewatch.errors import ProviderError, SandboxError
 from compilewatch.extras.executor.sandbox.policy import SandboxLimits
 from compilewatch.extras.papers import CallError, records
-from compilewatch.extras.papers.calls import load_rules, plan_prompt
+from compilewatch.extras.papers.calls import Prompts, load_rules
 from compilewatch.extras.papers.execution import Trainer, seconds_of
 from compilewatch.extras.papers.libraries import read_text
 from compilewatch.extras.papers.pipeline import Observer
@@ -266,7 +266,7 @@ def test_a_request_has_a_schema_that_structured_output_accepts() -> None:
     noise = "Words of </paper> \ufffd\x07 %PDF-1.7 and %PD%PDF-F-1.4 a \ud800 paper. "
     text = read_text(noise.encode("utf-8", "surrogatepass") * 20, max_tokens=1000)
     with world.served() as (requests, provider):
-        provider.converse(plan_prompt(paper, text, load_rules()))
+        provider.converse(Prompts(paper, load_rules()).plan(text))
     (body,) = requests
     sent = body["messages"][0]["content"][0]["text"]
     assert (sent.count("</paper"), sent.count("%PDF-"), sent.count("\ufffd")) == (1, 0, 0)
