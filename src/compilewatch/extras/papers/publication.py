@@ -13,7 +13,7 @@ import msgspec
 import compilewatch
 from compilewatch.api.publish import Published
 from compilewatch.config import CloudWatchSettings, Settings
-from compilewatch.errors import SinkError, UnreachableError
+from compilewatch.errors import SinkError
 from compilewatch.events import Event
 from compilewatch.extras.papers import records
 from compilewatch.extras.papers.store import PaperStore, funnel, summarise_paper
@@ -326,7 +326,6 @@ def _log(settings: Settings, store: PaperStore, results: list[records.StageResul
 
 def _watch(settings: Settings, store: PaperStore, summaries: list[records.PaperSummary]) -> str:
     """Send the executions that CloudWatch does not have, a request at a time."""
-
     own = settings.cloudwatch
     sent = 0
     for start in range(0, len(summaries), EXECUTIONS):
@@ -343,7 +342,7 @@ def _watch(settings: Settings, store: PaperStore, summaries: list[records.PaperS
 
 
 def put(settings: CloudWatchSettings, data: Sequence[dict[str, Any]]) -> None:
-    """Send data in one request. Raises SinkError, or UnreachableError."""
+    """Send data in one request. Raises SinkError."""
     from botocore import exceptions
 
     from compilewatch import aws
@@ -358,6 +357,4 @@ def put(settings: CloudWatchSettings, data: Sequence[dict[str, Any]]) -> None:
         )
         client.put_metric_data(Namespace=settings.namespace, MetricData=data)
     except (exceptions.BotoCoreError, exceptions.ClientError) as error:
-        message = f"CloudWatch: {aws.explain(error, settings.region)}"
-        transient = aws.error_details(error).code in aws.BUSY or isinstance(error, aws.CONNECTION)
-        raise (UnreachableError if transient else SinkError)(message) from None
+        raise SinkError(f"CloudWatch: {aws.explain(error, settings.region)}") from None
