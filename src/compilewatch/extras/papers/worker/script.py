@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 MODULE = "generated"
 FOLDER = Path(__file__).resolve().parent
@@ -134,16 +135,6 @@ def answers(make: Any, inputs: tuple[Any, ...], request: dict[str, Any]) -> list
     return results
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for element in value for tensor in tensors_of(element)]
-    return []
-
-
 def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path) -> None:
     mark("import")
     generated = __import__(MODULE)
@@ -161,7 +152,7 @@ def run(request: dict[str, Any], state: dict[str, Any], mark: Any, folder: Path)
     begun = time.perf_counter()
     output = model(*inputs)
     numbers["eager_seconds"] = time.perf_counter() - begun
-    outputs = tensors_of(output)
+    outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
     if not outputs:
         raise TypeError("the model returned no tensor")
     if not all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()):
