@@ -150,11 +150,15 @@ def run_eager(
         runner.check()
         result = runner.run(_files("eager", generation, **asked), limits)
         state = _untrusted(result, "result.json", _State) or _State()
-        count = state.numbers.get("parameters")
+        numbers = {name: state.numbers[name] for name in EAGER_NUMBERS if name in state.numbers}
+        numbers["seconds"] = result.duration_seconds
+        if result.peak_memory_bytes is not None:
+            numbers["peak_memory_bytes"] = float(result.peak_memory_bytes)
+        count = numbers.get("parameters")
         eager = kinds.StageResult(
             stage=eager_stage,
             findings=tuple(_eager_findings(result, state)),
-            numbers=_numbers(result, state),
+            numbers=numbers,
             detail=f"{count:,.0f} parameters" if count is not None else "",
         )
         if eager.findings or state.phase != "done":
@@ -216,13 +220,6 @@ def _formula_findings(
             yield kinds.finding_of(FindingClass.UNFAITHFUL, PipelineStage.FAITHFUL, evidence)
 
 
-def _numbers(result: SandboxResult, state: _State) -> dict[str, float]:
-    numbers = {name: state.numbers[name] for name in EAGER_NUMBERS if name in state.numbers}
-    if result.peak_memory_bytes is not None:
-        numbers["peak_memory_bytes"] = float(result.peak_memory_bytes)
-    return {**numbers, "seconds": result.duration_seconds}
-
-
 def ending_of(
     outcome: policy.SandboxOutcome, stderr: bytes, stage: PipelineStage
 ) -> kinds.PaperFinding | None:
@@ -231,10 +228,9 @@ def ending_of(
         policy.SandboxEnding.DEADLINE: FindingClass.TIMED_OUT,
         policy.SandboxEnding.MEMORY: FindingClass.OOM,
         policy.SandboxEnding.DISK_FILES: FindingClass.CRASHED,
-        policy.SandboxEnding.CANCELLED: FindingClass.LOST,
-        policy.SandboxEnding.NOT_STARTED: FindingClass.LOST,
     }
-    if (kind := classes.get(outcome.ending)) is not None:
+    if outcome.ending is not policy.SandboxEnding.EXITED:
+        kind = classes.get(outcome.ending, FindingClass.LOST)
         return kinds.finding_of(kind, stage, outcome.detail or outcome.ending.value)
     if any(sign.encode() in stderr[-4000:] for sign in OUT_OF_MEMORY):
         return kinds.finding_of(FindingClass.OOM, stage, last_line(stderr))
@@ -334,10 +330,10 @@ class Trainer:
             wait = self.limits.deadline_seconds + WAIT_SECONDS
             state = client.wait(key, timeout_seconds=wait)
             logs = {name: b"".join(client.parts(key, stream=name)) for name in ("stdout", "stderr")}
+            place = f"{PROFILER_FOLDER}/{key}"
             files = [
-                folder.write_named(name, client.artifact(key, artifact))
+                folder.write_named(f"{place}/{artifact.name}", client.artifact(key, artifact))
                 for artifact in state.artifacts
-                if not (folder.path / (name := f"{PROFILER_FOLDER}/{key}/{artifact.name}")).exists()
             ]
         result = trained(state.result, logs["stdout"], logs["stderr"], state)
         if usd_per_hour := self.settings.papers.usd_per_hour:
@@ -542,7 +538,12 @@ class PapersSource:
 def generated_spec(
     generation: CodeVersion, file: Path, *, skip_reason: str | None = None
 ) -> records.ModelSpec:
-    """The model of a version of the code, with its provenance."""
+    """The model of a version of the code, with its provenance: the fields of the version."""
+    provenance = {
+        name: str(value)
+        for name, value in msgspec.structs.asdict(generation).items()
+        if name not in ("source", "bindings")
+    }
     return records.ModelSpec(
         source=kinds.UNREVIEWED,
         name=generation.paper,
@@ -558,19 +559,7 @@ def generated_spec(
         task="paper",
         revision=generation.id,
         skip_reason=skip_reason,
-        provenance={
-            "paper": generation.paper,
-            "paper_sha256": generation.paper_sha256,
-            "generation": generation.id,
-            "version": str(generation.number),
-            "model": generation.model,
-            "call": generation.call,
-            "prompt_sha256": generation.prompt_sha256,
-            "rules_sha256": generation.rules_sha256,
-            "parent": generation.parent or "",
-            "scripted": str(generation.scripted).lower(),
-            kinds.SOURCE_FILE: str(file),
-        },
+        provenance=provenance | {kinds.SOURCE_FILE: str(file)},
     )
 
 

@@ -142,17 +142,16 @@ class PaperFolder:
         return self.write_named(f"{FOLDERS[stage]}/{name}", data)
 
     def write_named(self, name: str, data: bytes) -> str:
-        """Write a new file by its relative path. Raises StoreError if it exists.
+        """Write a file by its relative path, which it returns; one that exists stays as it is.
 
         The file is complete and on disk before the name exists, and is read-only.
         """
         path = self.path / name
-        if path.exists():
-            raise StoreError(f"{path} exists: what is stored of a paper is never changed")
-        write_atomically(path, data)
-        with explained("write", path):
-            path.chmod(0o444)
-            sync_folder(path.parent)
+        if not path.exists():
+            write_atomically(path, data)
+            with explained("write", path):
+                path.chmod(0o444)
+                sync_folder(path.parent)
         return name
 
     def write_record(self, stage: PipelineStage, record: Any, *, what: str = "") -> str:

@@ -156,7 +156,7 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
     world.processed(tmp_path, papers, runner=Wrong())
     (spec,) = PapersSource(outputs=tmp_path).models()
     assert spec.skip_reason == "wrong in eager: eager: ValueError: no"
-    assert spec.provenance["scripted"] == "false"
+    assert spec.provenance["scripted"] == "False"
 
 
 def test_an_environment_without_torch_is_never_blamed_on_a_paper() -> None:
