@@ -18,7 +18,7 @@ from compilewatch.cli import options
 from compilewatch.errors import CompilewatchError, SandboxError, UsageError
 from compilewatch.extras.papers import CallError, records
 from compilewatch.extras.papers.records import PaperSummary, PipelineStage, StageOutcome
-from compilewatch.extras.papers.store import PaperStore
+from compilewatch.extras.papers.store import PaperStore, summarise_paper
 from compilewatch.report.terminal import console, plain, table
 from compilewatch.report.wording import plural
 
@@ -299,9 +299,9 @@ def check_verb(*, paper: str, output_dir: str | None, as_json: bool) -> int:
     The exit status is 1 if something is wrong, and 3 if a stage was not run.
     """
     store = store_of(output_dir)
-    folder = store.known(paper).path
-    summary = store.summary(paper)
-    options.show(summary, as_json, lambda: print_check(summary, folder))
+    folder = store.known(paper)
+    summary = summarise_paper(folder.journal(), store.ledger.entries())
+    options.show(summary, as_json, lambda: print_check(summary, folder.path))
     return exit_status((summary,))
 
 
@@ -383,10 +383,8 @@ def preflight(papers: config.PapersSettings) -> dict[str, Any]:
     try:
         provider = provider_of(papers, required=False)
         model, models = provider.model, provider.available()
-        if not model:
-            problem = "no model is chosen: set BEDROCK_MODEL_ID to one of these"
-        elif models and not models[0]["usable"]:
-            problem = models[0]["why"]
+        none = "no model is chosen: set BEDROCK_MODEL_ID to one of these"
+        problem = models[0]["why"] if model else none
     except (CallError, CompilewatchError) as error:
         problem = str(error)
     row = price_of(Path(papers.prices_file), model) if model else None

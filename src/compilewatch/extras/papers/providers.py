@@ -70,8 +70,8 @@ class BedrockProvider:
     def available(self) -> tuple[dict[str, Any], ...]:
         """The text models of the region, or the named one, with the life cycle of each.
 
-        `status` is `ACTIVE` or `LEGACY`, and `ends` RFC 3339 or empty; `why` says what is wrong
-        with one that is not `usable`. Raises CallError.
+        `status` is `ACTIVE` or `LEGACY`, and `ends` RFC 3339 or empty; `why` says why one cannot
+        be used, else it is empty. Raises CallError.
         """
         try:
             client = aws.client("bedrock", **self._arguments)
@@ -157,7 +157,6 @@ def _availability(details: Mapping[str, Any], *, by_profile: bool = False) -> di
         "name": details.get("modelName", ""),
         "status": status,
         "ends": ends.isoformat() if ends is not None else "",
-        "usable": not why,
         "why": why,
     }
 
@@ -204,7 +203,7 @@ class ScriptedProvider:
 
     def available(self) -> tuple[dict[str, Any], ...]:
         about = {"model": self.model, "name": "prepared replies", "status": "ACTIVE"}
-        return ({**about, "ends": "", "usable": True, "why": ""},)
+        return ({**about, "ends": "", "why": ""},)
 
     def close(self) -> None:
         """Do nothing: it has no connection."""

@@ -81,10 +81,6 @@ class PaperStore:
     def ledger(self) -> Ledger:
         return Ledger(self.root / LEDGER)
 
-    def summary(self, paper: str) -> kinds.PaperSummary:
-        """The summary of a stored paper."""
-        return summarise_paper(self.folder(paper).journal(), self.ledger.entries())
-
     def summaries(self) -> tuple[kinds.PaperSummary, ...]:
         """The summaries of all stored papers, sorted by id."""
         entries = self.ledger.entries()
@@ -214,10 +210,8 @@ class Ledger:
 
     def finished(self, key: str) -> ModelCall | None:
         """The finished call with this key, which need not be made again."""
-        for line in reversed(self.entries()):
-            if line.key == key and line.state is kinds.CallState.FINISHED:
-                return line
-        return None
+        finished = (line for line in self.entries() if line.state is kinds.CallState.FINISHED)
+        return next((line for line in finished if line.key == key), None)
 
     def begin(self, call: ModelCall) -> ModelCall:
         """Append a line `started` and return it with its number; then the request may be sent."""
