@@ -224,17 +224,13 @@ STOP_REASONS: dict[str, FindingClass] = {
 def plan_of(call: ModelCall) -> kinds.PaperPlan:
     """Raises FoundError, also for a plan without claims to check."""
     plan = decoded(call, kinds.PaperPlan, PipelineStage.PLAN)
-    claims = [
-        msgspec.structs.replace(claim, operations=operations)
-        for claim in plan.claims
-        if (operations := tuple(name for name in claim.operations if name in OPERATIONS))
-    ]
+    claims = tuple(claim for claim in plan.claims if claim.operations)
     problem = "" if claims else "the plan has no claim to check"
     if len({claim.id for claim in claims}) < len(claims):
         problem = "two claims of the plan have one id"
     if problem:
         raise kinds.FoundError(FindingClass.MALFORMED, PipelineStage.PLAN, problem)
-    return msgspec.structs.replace(plan, claims=tuple(claims))
+    return msgspec.structs.replace(plan, claims=claims)
 
 
 def code_of(call: ModelCall) -> tuple[str, tuple[kinds.Binding, ...]]:
