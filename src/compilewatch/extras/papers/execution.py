@@ -23,7 +23,7 @@ import compilewatch
 from compilewatch import errors, records
 from compilewatch.config import Settings
 from compilewatch.contract import messages
-from compilewatch.environments import Environments, Interpreter, module_command
+from compilewatch.environments import Environments, Interpreter, last_line, module_command
 from compilewatch.extras.executor import protocol, sandbox
 from compilewatch.extras.executor.sandbox import policy
 from compilewatch.extras.executor.sandbox.policy import MIB, SandboxLimits, SandboxResult
@@ -37,7 +37,11 @@ from compilewatch.records import Status, digest
 Kind = TypeVar("Kind")
 
 SCRIPT = "main.py"
-SOURCE_MODULE = f"{kinds.GENERATED_MODULE}.py"
+SOURCE_MODULE = "generated.py"
+"""The generated module inside of the sandbox."""
+
+SOURCE_FILE = "source_file"
+"""The field of a model's provenance that names the file with its code."""
 
 RETURNED = "returned.json"
 """What submodules returned, which a second sandbox compares with the formulas."""
@@ -95,12 +99,6 @@ def _import_torch(python: str | None) -> None:
         f"torch cannot be imported in the sandbox ({message}): the environment of "
         f"{python or sys.executable} is not visible there or is broken: run `make setup`"
     )
-
-
-def last_line(data: bytes) -> str:
-    """The last line with text, without control characters."""
-    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
-    return kinds.one_line(next((line for line in reversed(lines) if line), "no message"))
 
 
 def _files(mode: str, generation: CodeVersion | None = None, **request: Any) -> dict[str, str]:
@@ -469,7 +467,7 @@ def evaluate(request: records.Request, used: Interpreter) -> records.Result:
         module_command("python", "compilewatch.extras.papers.worker.script", "request"),
         files={
             messages.START_FILE: msgspec.json.encode(start),
-            SOURCE_MODULE: Path(request.model.provenance[kinds.SOURCE_FILE]).read_bytes(),
+            SOURCE_MODULE: Path(request.model.provenance[SOURCE_FILE]).read_bytes(),
         },
         limits=SandboxLimits(
             deadline_seconds=request.deadlines.total_seconds,
@@ -500,7 +498,7 @@ def _without_result(
     phase = marks[-1][0] if marks else records.Phase.SETUP
     ended = {policy.SandboxEnding.DEADLINE: Status.TIMEOUT, policy.SandboxEnding.MEMORY: Status.OOM}
     message = ran.detail or f"it ended with status {ran.exit_code}, signal {ran.signal}"
-    last = last_line(ran.stderr)[:300] if ran.stderr.strip() else ""
+    last = kinds.one_line(last_line(ran.stderr))[:300] if ran.stderr.strip() else ""
     return records.Result(
         request=request,
         status=ended.get(ran.ending, Status.CRASHED),
@@ -515,7 +513,7 @@ def _without_result(
 class PapersSource:
     """Generated models, by paper id. They only run in the sandbox."""
 
-    name = kinds.UNREVIEWED
+    name = "papers"
 
     def __init__(self, *, outputs: Path | None = None) -> None:
         self._store = PaperStore(outputs or Path("outputs"))
@@ -545,12 +543,12 @@ def generated_spec(
         if name not in ("source", "bindings")
     }
     return records.ModelSpec(
-        source=kinds.UNREVIEWED,
+        source=PapersSource.name,
         name=generation.paper,
-        # The module exists inside of the sandbox only.
+        # `SOURCE_MODULE`, which exists inside of the sandbox only.
         build=records.FactoryBuild(
-            factory=f"{kinds.GENERATED_MODULE}:model",
-            inputs=f"{kinds.GENERATED_MODULE}:inputs",
+            factory="generated:model",
+            inputs="generated:inputs",
             path=policy.JOB_FOLDER,
             source_sha256=generation.id,
         ),
@@ -559,7 +557,7 @@ def generated_spec(
         task="paper",
         revision=generation.id,
         skip_reason=skip_reason,
-        provenance=provenance | {kinds.SOURCE_FILE: str(file)},
+        provenance=provenance | {SOURCE_FILE: str(file)},
     )
 
 

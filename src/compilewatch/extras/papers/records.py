@@ -64,15 +64,6 @@ class FindingClass(StrEnum):
     LOST = "lost"
 
 
-UNREVIEWED = "papers"
-"""The source of generated models, which run in the sandbox only."""
-
-GENERATED_MODULE = "generated"
-"""The name of a generated module inside of the sandbox."""
-
-SOURCE_FILE = "source_file"
-"""The field of a model's provenance that names the file with its code."""
-
 TRANSIENT = frozenset(
     {FindingClass.BUDGET, FindingClass.UNAVAILABLE, FindingClass.TIMED_OUT}
     | {FindingClass.OOM, FindingClass.CRASHED, FindingClass.LOST}
