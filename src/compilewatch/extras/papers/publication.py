@@ -91,9 +91,7 @@ SMALLEST, LARGEST = 8.515920e-109, 1.174271e108
 """The range of values of CloudWatch (MetricDatum), beside 0."""
 
 EXECUTIONS = 150
-"""Of one request, and the most values that a datum may have (PutMetricData): with six metrics each,
-150 executions fit into one request of 1,000 data and 1 MB.
-"""
+"""Of one request: with six metrics each, they fit into 1,000 data and 1 MB (PutMetricData)."""
 
 
 def execution_data(
@@ -106,8 +104,7 @@ def execution_data(
 
     A value that is not a number is left out, and no other value with it.
     """
-    values: dict[tuple[str, ...], list[float]] = {}
-    keys = []
+    data, keys = [], []
     for one in summaries:
         stage = next(s for s in one.stages if s.stage is records.PipelineStage.EXECUTE)
         key = f"{one.paper}/{stage.key}/{stage.at}"
@@ -115,27 +112,16 @@ def execution_data(
             continue
         keys.append(key)
         place = instance_type if stage.labels.get("where") == "executor" else "local"
-        replies = SCRIPTED if one.scripted else MODEL
-        # One minute is its resolution, so executions of a minute share a datum.
-        minute = f"{stage.at[:16]}:00+00:00"
-        for name in EXECUTION:
+        dimensions = {"InstanceType": place, "Replies": SCRIPTED if one.scripted else MODEL}
+        common = {
+            "Dimensions": [{"Name": name, "Value": text} for name, text in dimensions.items()],
+            "Timestamp": datetime.fromisoformat(f"{stage.at[:16]}:00+00:00"),
+        }
+        for name, unit in EXECUTION.items():
             value = stage.numbers.get(name, math.nan)
             # CloudWatch rejects a whole request for one value that it does not take.
             if value == 0.0 or (math.isfinite(value) and SMALLEST <= abs(value) <= LARGEST):
-                values.setdefault((name, place, replies, minute), []).append(value)
-    data = [
-        {
-            "MetricName": name,
-            "Dimensions": [
-                {"Name": dimension, "Value": value}
-                for dimension, value in (("InstanceType", place), ("Replies", replies))
-            ],
-            "Timestamp": datetime.fromisoformat(minute),
-            "Values": numbers,
-            "Unit": EXECUTION[name],
-        }
-        for (name, place, replies, minute), numbers in values.items()
-    ]
+                data.append({"MetricName": name, "Value": value, "Unit": unit, **common})
     return data, keys
 
 
