@@ -50,7 +50,7 @@ selection = options.together(
         "--query",
         "text",
         metavar="TEXT",
-        help="Words, or for OpenSearch a query of its language as JSON.",
+        help="Words, or a query of OpenSearch's language as JSON.",
     ),
     click.option("--random", "draw", is_flag=True, help="Draw papers at random."),
     _most("--max-papers", type=_MOST_PAPERS, help="How many papers at most."),
@@ -72,21 +72,13 @@ provider_options = options.together(
 
 budget_options = options.together(
     *(
-        click.option(f"--{name}", type=kind, help=f"The most {text}.")
-        for name, kind, text in (
-            (
-                "max-usd",
-                _POSITIVE,
-                "that the selected papers may cost, with what they have cost before",
-            ),
-            (
-                "max-usd-per-paper",
-                _POSITIVE,
-                "that each paper may cost, with what it has cost before",
-            ),
-            ("max-tokens", _TOKENS, "tokens that the selected papers may use, with earlier runs"),
-            ("max-tokens-per-paper", _TOKENS, "tokens that each paper may use, with earlier runs"),
+        click.option(
+            f"--max-{unit.lower()}{each}",
+            type=kind,
+            help=f"The most {unit} for {whose}, with earlier runs.",
         )
+        for each, whose in (("", "all selected papers"), ("-per-paper", "each paper"))
+        for unit, kind in (("USD", _POSITIVE), ("tokens", _TOKENS))
     )
 )
 """The limits of what may be paid, which hold before each request."""
