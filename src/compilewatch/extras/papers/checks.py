@@ -363,19 +363,18 @@ LINES_AROUND = 2
 """A reviewer may miss the line of a quotation by this much."""
 
 
-def check_structure(source: str, plan: records.PaperPlan) -> tuple[records.PaperFinding, ...]:
+def check_structure(source: str, plan: records.PaperPlan) -> Iterator[records.PaperFinding]:
     """A finding for each claim that no live part of the code can implement.
 
     The operations of a claim must meet in one class, else they may belong to something else.
     """
     parts = live_parts(_parsed(source))
     operations = {part: set(operations_in(part.nodes)) for part in parts}
-    findings = []
     for claim in plan.claims:
         required = set(claim.operations)
         if not operations:
             text = f"claim {claim.id}: model() uses no class of this module, only stock layers"
-            findings.append(_unfaithful(text))
+            yield _unfaithful(text)
             continue
         nearest = max(operations, key=lambda part: len(required & operations[part]))
         if missing := ", ".join(sorted(required - operations[nearest])):
@@ -383,28 +382,21 @@ def check_structure(source: str, plan: records.PaperPlan) -> tuple[records.Paper
                 f"claim {claim.id} ({claim.statement}): no class that the model uses contains "
                 f"{', '.join(sorted(required))}; {nearest.name} comes closest and lacks {missing}"
             )
-            findings.append(_unfaithful(text, nearest.line))
-    return tuple(findings)
+            yield _unfaithful(text, nearest.line)
 
 
 def check_rubric(
     source: str, plan: records.PaperPlan, review: records.Review
-) -> tuple[records.PaperFinding, ...]:
+) -> Iterator[records.PaperFinding]:
     """A finding for each claim that the reviewer does not confirm with a line of the code."""
     reviewed = {one.claim: one for one in review.claims}
-    findings = []
     for claim in plan.claims:
         one = reviewed.get(claim.id)
         if one is None or not one.present:
-            statement = f"the review does not find claim {claim.id}: {claim.statement}"
-            findings.append(_unfaithful(statement))
+            yield _unfaithful(f"the review does not find claim {claim.id}: {claim.statement}")
         elif not any(_is_quoted(source, evidence) for evidence in one.evidence):
-            findings.append(
-                _unfaithful(
-                    f"the review confirms claim {claim.id}, but its evidence is not in the code"
-                )
-            )
-    return tuple(findings)
+            why = "but its evidence is not in the code"
+            yield _unfaithful(f"the review confirms claim {claim.id}, {why}")
 
 
 def _is_quoted(source: str, evidence: records.Evidence) -> bool:
