@@ -172,8 +172,8 @@ def fetch_verb(key: str, folder: Path, as_json: bool, **flags: Any) -> None:
 @click.option("--job", "key", help="The job's key (default: a digest of what is submitted).")
 @click.option("--entry", help="The file to run (default: the first).")
 @click.option("--argument", "arguments", multiple=True, help="An argument of the script.")
-@click.option("--seconds", type=float, help="The job's deadline (1800).")
-@click.option("--memory-gib", type=float, help="The job's memory (8).")
+@click.option("--seconds", default=1800.0, show_default=True, help="The job's deadline.")
+@click.option("--memory-gib", default=8.0, show_default=True, help="The job's memory.")
 @click.option("--profile", is_flag=True, help="Take a Neuron profile, where that is enabled.")
 @click.option("--paper", "paper_id", default="", help="The paper that the code belongs to.")
 @click.option("--wait", is_flag=True, help="Wait for the end, and show the output.")
@@ -231,11 +231,8 @@ def _request(paths: tuple[Path, ...], flags: dict[str, Any]) -> JobRequest:
             except (OSError, UnicodeDecodeError) as error:
                 reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
                 raise UsageError(f"{file} cannot be submitted: {reason}") from None
-    limits: dict[str, Any] = {}
-    if flags["seconds"] is not None:
-        limits["deadline_seconds"] = flags["seconds"]
-    if flags["memory_gib"] is not None:
-        limits["memory_bytes"] = int(flags["memory_gib"] * 2**30)
+    memory = int(flags["memory_gib"] * 2**30)
+    limits = {"deadline_seconds": flags["seconds"], "memory_bytes": memory}
     fields = {name: flags[name] for name in ("arguments", "profile", "paper_id")}
     fields |= {"files": files, "entry": flags["entry"] or next(iter(files)), "limits": limits}
     try:
@@ -458,7 +455,7 @@ def _money(report: InstanceReport) -> str:
         return "Its cost is unknown: add a row for this type to inputs/trainium_prices.toml."
     price = f"${report.price.usd_per_hour:g} an hour as of {report.price.date}"
     if report.usd is None or report.seconds is None:
-        return f"It costs {price}." if report.state != "stopped" else f"Running costs {price}."
+        return f"Running costs {price}."
     most = "at most " if report.action == "was stopped" else ""
     minutes = report.seconds / 60
     return f"Cost: {most}${report.usd:.2f} for {minutes:.1f} min, at {price}, without disks."

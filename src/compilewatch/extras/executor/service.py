@@ -211,8 +211,7 @@ class Service:
         """
         result = state.result or protocol.JobResult(ending=policy.SandboxEnding.NOT_STARTED)
         profiles, peak = self.setup.profiles, result.peak_memory_bytes
-        names = [artifact.name for artifact in result.artifacts]
-        profile = [name for name in names if name.startswith(f"{PROFILE}/")]
+        profile = [a.name for a in result.artifacts if a.name.startswith(f"{PROFILE}/")]
         timed_out = result.ending is policy.SandboxEnding.DEADLINE
         exit_code = result.exit_code
         most = self.setup.sandbox.limits.log_bytes
