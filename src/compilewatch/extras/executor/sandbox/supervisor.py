@@ -352,12 +352,10 @@ def parsed(data: bytes, most_files: int, most_bytes: int) -> tuple[Header | None
     try:
         receive_frame(stream)  # says that the first program runs
         header = msgspec.json.decode(receive_frame(stream), type=Header)
-        if len(header.files) > most_files:
-            raise ValueError("too many files")
         files = {name: receive_frame(stream) for name in header.files}
     except (EOFError, ValueError, msgspec.MsgspecError):
         return None, {}
-    if sum(map(len, files.values())) > most_bytes:
+    if len(header.files) > most_files or sum(map(len, files.values())) > most_bytes:
         return None, {}
     return header, {name: content for name, content in files.items() if is_name(name)}
 
