@@ -85,7 +85,7 @@ def _at_import(body: list[ast.stmt]) -> Iterator[records.PaperFinding]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             for decorator in node.decorator_list:
-                if _name_of_decorator(decorator) not in _DECORATORS:
+                if _name_of(decorator) not in _DECORATORS:
                     reason = f"the decorator {ast.unparse(decorator)[:60]} is not allowed"
                     yield _disallowed(reason, decorator.lineno)
         if isinstance(node, ast.FunctionDef):
@@ -109,9 +109,10 @@ def _at_import(body: list[ast.stmt]) -> Iterator[records.PaperFinding]:
             )
 
 
-def _name_of_decorator(decorator: ast.expr) -> str:
-    target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+def _name_of(node: ast.expr) -> str:
+    """`softmax` of `torch.nn.functional.softmax(…)`, called or not."""
+    function = node.func if isinstance(node, ast.Call) else node
+    return str(getattr(function, "attr", "") or getattr(function, "id", ""))
 
 
 def _calls(node: ast.AST) -> bool:
@@ -223,11 +224,8 @@ def operations_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
             )
             if not numbers:
                 yield _OPERATORS[type(inner.op)]
-        elif isinstance(inner, ast.Call):
-            function = inner.func  # `softmax` of `torch.nn.functional.softmax(…)`
-            name = getattr(function, "attr", None) or getattr(function, "id", "")
-            if name in _BY_NAME:
-                yield _BY_NAME[name]
+        elif isinstance(inner, ast.Call) and (name := _name_of(inner)) in _BY_NAME:
+            yield _BY_NAME[name]
 
 
 class LivePart(NamedTuple):
