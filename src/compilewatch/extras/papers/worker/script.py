@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,6 @@ def values(seed: str, name: str, shape: Sequence[int]) -> torch.Tensor:
 # --- eager mode ---
 
 
-def attribute(module: Any, path: str) -> Any:
-    """An attribute by its dotted path; parts that are numbers index a container."""
-    for part in path.split("."):
-        module = module[int(part)] if part.isdigit() else getattr(module, part)
-    return module
-
-
 def listed(value: Any) -> Any:
     """A tensor as nested lists, which JSON can hold. Raises for one that cannot be compared."""
     if not isinstance(value, torch.Tensor) or not value.numel():
@@ -87,7 +81,7 @@ def answer(
     module.eval()
     arguments = [values(seed, bound["symbol"], bound["shape"]) for bound in binding["inputs"]]
     attributes = {
-        bound["symbol"]: attribute(module, bound["attribute"]) for bound in binding["attributes"]
+        bound["symbol"]: attrgetter(bound["attribute"])(module) for bound in binding["attributes"]
     }
     calls: dict[str, list[tuple[Any, ...]]] = {}
 
