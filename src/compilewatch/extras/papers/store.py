@@ -176,14 +176,11 @@ class PaperFolder:
         """
         stage = PipelineStage.GENERATE
         lines = [r for r in self.journal() if r.stage is stage and r.generation and r.files]
-        if not lines:
-            see = "see `compilewatch papers check`"
-            raise UsageError(f"no code was written for {self.paper}; {see}")
-        lines = [r for r in lines if number is None or r.numbers.get("version") == number]
-        if not lines:
-            see = "see `compilewatch papers show`"
-            raise UsageError(f"{self.paper} has no version {number}; {see}")
-        module, about = sorted(lines[-1].files, key=lambda name: not name.endswith(".py"))
+        chosen = [r for r in lines if number is None or r.numbers.get("version") == number]
+        if not chosen:
+            missing = f"version {number}" if lines else "code"
+            raise UsageError(f"{self.paper} has no {missing}: see `compilewatch papers check`")
+        module, about = sorted(chosen[-1].files, key=lambda name: not name.endswith(".py"))
         return msgspec.json.decode(self.read(about), type=kinds.CodeVersion), self.path / module
 
     def findings(self, version: kinds.CodeVersion) -> tuple[kinds.PaperFinding, ...]:
