@@ -352,4 +352,5 @@ def test_nothing_of_a_run_is_left_also_after_an_error() -> None:
     assert module.steps is steps
     assert module.inner.weight is weight
     assert not module.inner.running_mean.any()
-    assert not (module.hooked or module.inner._forward_hooks)
+    assert not module.hooked
+    assert not module.inner._forward_hooks
