@@ -295,8 +295,7 @@ class JobRunner:
     def cancel(self, key: str) -> None:
         """End the sandbox of a job, if it has one."""
         with self._changed:
-            supervised = self._active.get(key)
-            if supervised is not None:
+            if (supervised := self._active.get(key)) is not None:
                 supervised.cancel()
 
     def _work(self) -> None:

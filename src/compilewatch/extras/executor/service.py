@@ -184,11 +184,11 @@ class Service:
         )
 
     async def _executed(self, script: Execute, timeout: float | None) -> dict[str, Any]:
-        wanted = policy.SandboxLimits()
+        requested = policy.SandboxLimits()
         if timeout is not None:
-            wanted = msgspec.structs.replace(wanted, deadline_seconds=timeout)
+            requested = policy.SandboxLimits(deadline_seconds=timeout)
         limits = {
-            name: min(getattr(wanted, name), getattr(self.setup.sandbox.limits, name))
+            name: min(getattr(requested, name), getattr(self.setup.sandbox.limits, name))
             for name in policy.SandboxLimits.__struct_fields__
         }
         request = JobRequest(

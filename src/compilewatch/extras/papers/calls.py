@@ -424,8 +424,8 @@ class Caller:
             used = [entry for entry in used if entry.entry not in self._open]
         of_paper = [entry for entry in used if entry.paper == reserved.paper]
         usd, tokens = reserved.usd or 0.0, _tokens([reserved])
-        for each, entries, whose in (("", used, ""), ("_per_paper", of_paper, " for this paper")):
-            most, max_tokens = (self.limits.get(f"max_{unit}{each}") for unit in ("usd", "tokens"))
+        for suffix, entries, whose in (("", used, ""), ("_per_paper", of_paper, " for this paper")):
+            most, max_tokens = map(self.limits.get, (f"max_usd{suffix}", f"max_tokens{suffix}"))
             sum_usd, total = sum(entry.usd or 0.0 for entry in entries), _tokens(entries)
             if most is not None and sum_usd + usd > most:
                 evidence = f"${sum_usd:.4f} of ${most:g}{whose} are used, and this may cost "

@@ -73,11 +73,11 @@ provider_options = options.together(
 budget_options = options.together(
     *(
         click.option(
-            f"--max-{unit.lower()}{each}",
+            f"--max-{unit.lower()}{suffix}",
             type=kind,
             help=f"The most {unit} for {whose}, with earlier runs.",
         )
-        for each, whose in (("", "all selected papers"), ("-per-paper", "each paper"))
+        for suffix, whose in (("", "all selected papers"), ("-per-paper", "each paper"))
         for unit, kind in (("USD", _POSITIVE), ("tokens", _TOKENS))
     )
 )

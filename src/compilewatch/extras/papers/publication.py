@@ -273,9 +273,9 @@ def publish_papers(outputs: Path, settings: Settings) -> Published:
         ("cloudwatch", settings.cloudwatch.enabled, lambda: _watch(settings, store, summaries)),
     )
     failures = []
-    for name, wanted, send in steps:
+    for name, enabled, send in steps:
         try:
-            if wanted:
+            if enabled:
                 lines.append(send())
         except SinkError as error:
             failures.append((name, str(error)))

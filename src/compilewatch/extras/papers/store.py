@@ -72,8 +72,7 @@ class PaperStore:
         """The folder of a stored paper. Raises UsageError if there is none."""
         folder = self.folder(paper)
         if not (folder.path / JOURNAL).is_file():
-            known = self.ids()
-            hint = did_you_mean(paper, known) or "; see `compilewatch papers list`"
+            hint = did_you_mean(paper, self.ids()) or "; see `compilewatch papers list`"
             raise UsageError(f"no paper {paper!r} in {self.root}{hint}")
         return folder
 

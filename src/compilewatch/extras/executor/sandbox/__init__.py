@@ -163,8 +163,8 @@ def attempt(name, attack):
         pass
 
 def inherited():
-    found = open("/proc/1/environ", "rb").read().split(bytes(1))
-    return {each.partition(b"=")[0] for each in found} - {b"", b"PWD"}
+    variables = open("/proc/1/environ", "rb").read().split(bytes(1))
+    return {variable.partition(b"=")[0] for variable in variables} - {b"", b"PWD"}
 
 def others():
     return len([p for p in os.listdir("/proc") if p.isdigit()]) > 4
