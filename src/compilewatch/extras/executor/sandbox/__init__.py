@@ -204,7 +204,10 @@ def prove(python: str) -> policy.MemoryGuard:
     if not result.succeeded:
         lines = result.stderr.decode(errors="replace").strip().splitlines() or [result.detail]
         raise SandboxError(f"the sandbox's own test does not run here: {lines[-1]}")
-    succeeded = msgspec.json.decode(result.files["succeeded.json"], type=list[str])
+    try:
+        succeeded = msgspec.json.decode(result.files["succeeded.json"], type=list[str])
+    except (KeyError, msgspec.MsgspecError):
+        raise SandboxError("the sandbox's own test returned nothing") from None
     if result.survivors:
         succeeded.append("outlive the sandbox")
     if succeeded:
