@@ -72,7 +72,10 @@ def test_a_node_lost_in_mid_sweep_loses_no_result_and_the_run_says_so(
     def kill() -> None:
         _until(lambda: len(list(gate.glob("started-*"))) >= 3)
         lost.append((gate / f"started-{raylet(third_node)}").exists())
+        workers = [process.pid for process in psutil.Process(raylet(third_node)).children()]
         ray_cluster.remove_node(third_node, allow_graceful=False)
+        # A worker may outlive its raylet for long enough to send a result.
+        _until(lambda: all(map(has_ended, workers)))
         (gate / "open").touch()
 
     given = {"output_dir": str(tmp_path / "outputs"), "sinks": [], "environments": ["bare"]}
