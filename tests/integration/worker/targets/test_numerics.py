@@ -101,6 +101,13 @@ def test_an_unstable_model_is_held_to_its_own_error_in_float64() -> None:
     assert "off float64" in worse
 
 
+def test_equal_results_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a large vocabulary have gigabytes, which the memory limit does not have twice."""
+    monkeypatch.delattr(numerics, "_double")
+    assert compare({"a": VALUES}, {"a": VALUES.clone()}, None).matches
+    assert numerics.identical({"a": VALUES}, {"a": VALUES.clone()})
+
+
 def test_identical_means_every_bit() -> None:
     values = torch.tensor([1.0, torch.nan])
     others = [{"a": values + 1e-6}, {"b": values}, {"a": torch.tensor([1, 2])}]
