@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from compilewatch.sources import make_source
 from compilewatch.sources.select import select
-from compilewatch.sources.transformers import LibrarySource
 
 VARIED = (("batch=1..64", "sequence=1..512"), ("batch=1..64",))
 """The second one is for classes that have no tokens."""
@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("--stored", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    names = [spec.name for spec in select(LibrarySource().models, top=options.top)]
+    names = [spec.name for spec in select(make_source("library").models, top=options.top)]
     if options.stored:
         names = [name for name in names if (options.folder / f"{name}.json").exists()]
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from compilewatch import records
-from compilewatch.config import Settings, load_settings
+from compilewatch.config import Places, Settings, load_settings
 
 
 def spec(name: str = "BertModel", **fields: Any) -> records.ModelSpec:
@@ -150,6 +150,13 @@ def view(*results: records.Result, **fields: Any) -> records.RunView:
 def settings(**changes: Any) -> Settings:
     """The default settings but for these, named as variables name them: `loki_url`."""
     return load_settings(changes, folder=Path("/"), environ={})
+
+
+def places(transformers: Path | None = None, environment: str = "", **changes: Any) -> Places:
+    """What sources read, with the settings of this process but for `changes`."""
+    return Places(
+        settings=load_settings(changes), transformers=transformers, environment=environment
+    )
 
 
 def chaos(behaviour: str) -> records.ModelSpec:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from compilewatch.records import Depth, Performance, Phase, Request, Result, Status, Target, Tier
+from compilewatch.sources import make_source
 from compilewatch.sources.select import by_name
-from compilewatch.sources.transformers import LibrarySource
 from tests.warm import WarmLauncher
 
 # The first test waits for all results, which are of many models with --matrix.
@@ -45,7 +45,7 @@ def evaluated(
 ) -> Results:
     requests = [
         Request(model=spec, target=target, key="", tier=tier, depth=depth, keep_artifacts=False)
-        for spec in by_name(LibrarySource().models(), tuple(names))
+        for spec in by_name(make_source("library").models(), tuple(names))
         for tier, depth in how
     ]
     with WarmLauncher(2, (target.environment,)) as launcher:

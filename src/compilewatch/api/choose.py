@@ -78,7 +78,7 @@ def choose_models(
     environments = Environments(settings.cache_folder)
     root = environments.transformers_folder(environment) if environment else None
     places = Places(settings=settings, transformers=root, environment=environment or "")
-    chosen, sentence = choose_source(settings.source, heads=settings.heads, places=places)
+    chosen, sentence = choose_source(settings.source, places)
     top, names = selection.top, with_parts(selection.names, places)
     if names is None and selection.families is None and not selection.every:
         # All models of a team's own list are selected; of thousands, only the most used ones.

@@ -31,7 +31,7 @@ from compilewatch.plan import check_targets, load_expectations, needs, place, ta
 from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record, Target
 from compilewatch.report.terminal import console, plain, spaced, table
 from compilewatch.report.wording import plural
-from compilewatch.sources import choose_source, source_names
+from compilewatch.sources import make_source, source_names
 from compilewatch.sources.hub.pulled import SORTS, PullReport
 from compilewatch.sources.libraries import PackageSource
 from compilewatch.sources.own import ManifestSource
@@ -112,13 +112,13 @@ def _inputs(settings: Settings) -> Iterator[DoctorCheck]:
         return f"{', '.join(settings.targets)} in {', '.join(settings.modes)}"
 
     def models() -> str:
-        path = Path(settings.models_file)
-        if not path.exists():
+        source = ManifestSource(Places(settings=settings))
+        if not source.path.exists():
             return "no models of your own"
-        specs = ManifestSource(path=path).models()
+        specs = source.models()
         if wrong := [model for model in specs if model.error is not None]:
             raise ConfigError(f"{len(wrong)} of {len(specs)} models: {wrong[0].error}")
-        return f"{path}, {plural(len(specs), 'model')} of your own"
+        return f"{source.path}, {plural(len(specs), 'model')} of your own"
 
     def overrides() -> str:
         folder = Path(settings.overrides_dir)
@@ -446,7 +446,7 @@ def list_targets_command(environments: str | None, fresh: bool, as_json: bool) -
 
 
 def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Every source, libraries first, with the number of models that are selected by default.
+    """Every source, libraries first, with the number of models that these settings select.
 
     A library has its package and environment. `why` says why a source has no models here. No model
     is built or evaluated.
@@ -459,9 +459,9 @@ def _listed_sources(settings: Settings) -> Iterator[dict[str, Any]]:
         try:
             if (row := libraries.get(name)) is not None:
                 listed |= {"package": row.distribution, "environment": row.environments[0]}
-                library = PackageSource(row.name, cache=settings.cache_folder)
+                library = PackageSource(row.name, places)
                 listed["environment"], listed["version"] = library.installed()
-            listed["models"] = len(choose_source(name, places=places)[0].models())
+            listed["models"] = len(make_source(name, places).models())
         except CompilewatchError as error:
             listed["why"] = str(error)
         yield listed

@@ -5,9 +5,11 @@ What reads a package of models or the pulled list is imported where such a sourc
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
+
+import msgspec
 
 from compilewatch import extras, plugins
 from compilewatch.config import Places, load_settings
@@ -38,7 +40,10 @@ SOURCES: dict[str, str] = {
 
 
 class Source(Protocol):
-    """Makes model specs without importing torch. Raises SourceError or ConfigError."""
+    """Makes model specs without importing torch. Raises SourceError or ConfigError.
+
+    Those of `SOURCES` are made with the `Places` of a command, those of other packages without.
+    """
 
     name: str
 
@@ -52,42 +57,25 @@ def source_names() -> tuple[str, ...]:
     return plugins.names(SOURCES, group=ENTRY_POINTS)
 
 
-def make_source(name: str, heads: str = "default", places: Places | None = None) -> Source:
+def make_source(name: str, places: Places | None = None) -> Source:
     """Return the source called `name`. Raises UsageError for an unknown name."""
-    places = places or Places(settings=load_settings())
-    settings, root = places.settings, places.transformers
-    popularity, cache = Path(settings.popularity_file), settings.cache_folder
-    arguments: dict[str, dict[str, Any]] = {
-        "library": {"heads": heads, "package": root, "popularity": popularity, "cache": cache},
-        ALL: {"makers": [partial(make_source, s, heads, places) for s in ("library", *PACKAGES)]},
-        "hub": {"path": places.pulled, "transformers": root},
-        "manifest": {"path": Path(settings.models_file), "transformers": root},
-        "papers": {"outputs": Path(settings.output_dir)},
-    }
-    if name in PACKAGES:
-        arguments[name] = {
-            "library": PACKAGES[name],
-            "heads": heads,
-            "environment": places.environment if root is not None else None,
-            "popularity": popularity.with_name("library_popularity.csv"),
-            "cache": cache,
-        }
     known = ("auto", *source_names())
     implementation = plugins.find("source", SOURCES, name, group=ENTRY_POINTS, known=known)
-    return cast(Source, implementation(**arguments.get(name, {})))
+    if name not in SOURCES:
+        return cast(Source, implementation())
+    if name in PACKAGES:
+        implementation = partial(implementation, PACKAGES[name])
+    return cast(Source, implementation(places or Places(settings=load_settings())))
 
 
-def choose_source(
-    name: str = "auto", *, heads: str = "default", places: Places | None = None
-) -> tuple[Source, str]:
+def choose_source(name: str, places: Places) -> tuple[Source, str]:
     """Return the source called `name`, and a sentence that describes it.
 
-    `auto` is the pulled list if it exists, otherwise the library. `heads` only affects libraries.
+    `auto` is the pulled list if it exists, otherwise the library.
     """
-    places = places or Places(settings=load_settings())
     if name == "auto":
         name = "hub" if places.pulled.exists() else "library"
-    source = make_source(name, heads, places)
+    source = make_source(name, places)
     sentence = f"Models of the source {name}."
     if name == "library":
         from compilewatch.sources.transformers import transformers_version
@@ -125,8 +113,10 @@ def other_sources(places: Places, chosen: str) -> tuple[Callable[[], Source], ..
     The first is all of the chosen source, so that its models have precedence.
     """
     first = (chosen,) if chosen == "library" or chosen in PACKAGES else ()
-    names = (*first, "manifest", "hub", "library", ALL)
-    return tuple(partial(make_source, name, "all", places) for name in names)
+    every = replace(places, settings=msgspec.structs.replace(places.settings, heads="all"))
+    return tuple(
+        partial(make_source, name, every) for name in (*first, "manifest", "hub", "library", ALL)
+    )
 
 
 def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:
@@ -136,7 +126,7 @@ def with_parts(names: Sequence[str] | None, places: Places) -> list[str] | None:
     from compilewatch.sources.libraries import PackageSource
 
     pipelines: dict[str, tuple[str, ...]] = {}
-    source = make_source("diffusers", "all", places)
+    source = make_source("diffusers", places)
     assert isinstance(source, PackageSource)
     with contextlib.suppress(SourceError):
         pipelines = source.pipelines()

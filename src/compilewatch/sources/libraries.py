@@ -7,20 +7,17 @@ environment changes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compilewatch import environments, errors, extras, records
-from compilewatch.config import inputs_folder
+from compilewatch.config import Places, inputs_folder
 from compilewatch.contract.libraries import LIBRARIES, LibraryModel, ListedModels
 from compilewatch.data import LIBRARY_POPULARITY, SENTENCE_TRANSFORMERS
 from compilewatch.files import DamagedError, from_json, read_json_object
+from compilewatch.sources import ALL, PACKAGES, make_source
 from compilewatch.sources.popularity import read_popularity
-
-if TYPE_CHECKING:
-    from compilewatch.sources import Source
 
 KNOWN_ONLY: ContextVar[bool] = ContextVar("KNOWN_ONLY", default=False)
 """Whether no worker is asked, as for the completion of a command: what is not stored is missing."""
@@ -30,29 +27,17 @@ LIST_SECONDS = 300.0
 
 
 class PackageSource:
-    """The models of one library; `heads="all"` selects every one.
+    """The models of one library; with the setting `heads="all"` every one.
 
-    `environment` is the one whose package lists them (None: the first that has it), `popularity` a
-    project's own file of downloads, and `cache` the folder of environments and of what is known.
+    The package of the environment of `places` lists them, or else the first that is found.
     """
 
-    def __init__(
-        self,
-        library: str,
-        *,
-        heads: str = "default",
-        environment: str | None = None,
-        popularity: Path | None = None,
-        cache: Path | None = None,
-    ) -> None:
-        if heads not in ("default", "all"):
-            raise errors.UsageError(f"unknown heads {heads!r}: use default or all")
+    def __init__(self, library: str, places: Places) -> None:
         self.row = LIBRARIES[library]
         self.name = self.row.source
-        self.heads = heads
-        self._environment = environment
-        self._popularity = popularity
-        self._environments = environments.Environments(cache)
+        self.settings = places.settings
+        self._environment = places.environment if places.transformers is not None else ""
+        self._environments = environments.Environments(places.settings.cache_folder)
 
     def installed(self) -> tuple[str, str]:
         """Return the environment that lists the models, and the version of its package.
@@ -110,12 +95,12 @@ class PackageSource:
 
     def models(self) -> tuple[records.ModelSpec, ...]:
         """Return the most used model first, and then those of the library in its order."""
-        own = self._popularity or inputs_folder() / "library_popularity.csv"
+        own = Path(self.settings.popularity_file).with_name("library_popularity.csv")
         downloads = read_popularity(LIBRARY_POPULARITY, own, library=self.row.name)
         models = [model for model in self.listed() if not model.parts]
         # Stable: models without downloads keep the order of the library.
         models.sort(key=lambda model: -downloads.get(model.name, 0))
-        if self.heads == "default":
+        if self.settings.heads == "default":
             models = [model for model in models if model.selected]
             if self.row.one_of_each_family:
                 # The most used model of each family, otherwise the first one that has weights.
@@ -149,17 +134,17 @@ class PackageSource:
 class AllLibraries:
     """The models of every library that is installed somewhere, the most used ones first."""
 
-    name = "all-libraries"
+    name = ALL
 
-    def __init__(self, makers: Sequence[Callable[[], Source]]) -> None:
-        self._makers = makers
+    def __init__(self, places: Places) -> None:
+        self._places = places
 
     def models(self) -> tuple[records.ModelSpec, ...]:
         """Return the models of all. Libraries that are missing here are left out."""
         specs: list[records.ModelSpec] = []
-        for make in self._makers:
+        for name in ("library", *PACKAGES):
             with contextlib.suppress(errors.SourceError, errors.ConfigError):
-                specs += make().models()
+                specs += make_source(name, self._places).models()
         return tuple(sorted(specs, key=lambda spec: -(spec.downloads or 0)))
 
 

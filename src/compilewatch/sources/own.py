@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from compilewatch.config import inputs_folder
+from compilewatch.config import Places, inputs_folder
 from compilewatch.contract.failures import how_to_get
 from compilewatch.data import package_classes
 from compilewatch.errors import ConfigError, MissingModuleError, SourceError
@@ -387,9 +387,9 @@ class ManifestSource:
 
     name = "manifest"
 
-    def __init__(self, *, path: Path | None = None, transformers: Path | None = None) -> None:
-        self.path = path or inputs_folder() / "models.toml"
-        self._root = transformers
+    def __init__(self, places: Places) -> None:
+        self.path = Path(places.settings.models_file)
+        self._root = places.transformers
 
     def models(self) -> tuple[ModelSpec, ...]:
         if not self.path.exists():

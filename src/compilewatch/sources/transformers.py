@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from compilewatch import extras
-from compilewatch.config import cache_folder, inputs_folder
+from compilewatch.config import Places, cache_folder
 from compilewatch.data import POPULARITY, PackageClass
 from compilewatch.environments import SUPPORTED_TRANSFORMERS
-from compilewatch.errors import SourceError, StoreError, UsageError
+from compilewatch.errors import SourceError, StoreError
 from compilewatch.files import DamagedError, from_json, write_atomically
 from compilewatch.records import ClassBuild, ConfigBuild, ModelSpec, Record, config_sha256
 from compilewatch.sources.popularity import read_popularity
@@ -335,33 +335,19 @@ _BACKEND_MODULES = {"vision": "PIL"}
 class LibrarySource:
     """The classes of Transformers; by default base, causal and conditional-generation classes.
 
-    `heads="all"` adds all other heads. `package` is the package folder to read (default: the
-    installed one), `popularity` a project's own figures by architecture, `cache` the folder that
-    stores the scan.
+    The setting `heads="all"` adds all other heads.
     """
 
     name = "library"
 
-    def __init__(
-        self,
-        *,
-        heads: str = "default",
-        package: Path | None = None,
-        popularity: Path | None = None,
-        cache: Path | None = None,
-    ) -> None:
-        if heads not in ("default", "all"):
-            raise UsageError(f"unknown heads {heads!r}: use default or all")
-        self.heads = heads
-        self._root = package
-        self._popularity = popularity
-        self._cache = cache
+    def __init__(self, places: Places) -> None:
+        self.settings = places.settings
+        self._root = places.transformers
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the most used architecture first, and its primary class before the others."""
-        library = read_library(self._root, self._cache)
-        own = self._popularity or inputs_folder() / "popularity.csv"
-        downloads = read_popularity(POPULARITY, own)
+        library = read_library(self._root, self.settings.cache_folder)
+        downloads = read_popularity(POPULARITY, Path(self.settings.popularity_file))
         primaries = set(primary_classes(library).values())
         specs = [
             ModelSpec(
@@ -376,7 +362,7 @@ class LibrarySource:
                 skip_reason=self._missing_backends(cls),
             )
             for cls in concrete_classes(library)
-            if self.heads == "all" or cls.name.endswith(DEFAULT_HEADS)
+            if self.settings.heads == "all" or cls.name.endswith(DEFAULT_HEADS)
         ]
         specs.sort(key=lambda s: (-(s.downloads or 0), s.family, s.name not in primaries, s.name))
         return tuple(specs)

@@ -6,6 +6,7 @@ import pytest
 from compilewatch.errors import ConfigError
 from compilewatch.records import ModelSpec
 from compilewatch.sources.own import ManifestSource
+from tests import factories
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def models(folder: Path, text: str, transformers: Path | None = None) -> tuple[ModelSpec, ...]:
     path = folder / "models.toml"
     path.write_text(text)
-    return ManifestSource(path=path, transformers=transformers).models()
+    return ManifestSource(factories.places(transformers, models_file=str(path))).models()
 
 
 BOTH = """

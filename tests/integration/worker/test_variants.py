@@ -8,8 +8,8 @@ import pytest
 from compilewatch.contract.targets import declared
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, Request, Result, Status, Target, Variants
+from compilewatch.sources import make_source
 from compilewatch.sources.select import by_name
-from compilewatch.sources.transformers import LibrarySource
 
 pytestmark = [pytest.mark.torch, pytest.mark.matrix]
 
@@ -22,7 +22,7 @@ def run(warm_launcher: LocalLauncher, tmp_path: Path) -> Run:
     """Takes seconds a model: Dynamo itself captures each variant of real architectures."""
 
     def run(name: str, variants: Variants = Variants.ALL, device: str = "cpu") -> Result:
-        (spec,) = by_name(LibrarySource().models(), {name})
+        (spec,) = by_name(make_source("library").models(), {name})
         request = Request(
             model=spec,
             target=Target(device=device),

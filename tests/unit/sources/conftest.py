@@ -6,6 +6,7 @@ import pytest
 
 from compilewatch.config import cache_folder
 from compilewatch.sources.transformers import LibrarySource
+from tests import factories
 
 FILES = {
     "__init__.py": '__version__ = "9.9.9"\n',
@@ -74,6 +75,7 @@ class BEyeConfig(PreTrainedConfig):
     "models/b_eye/modeling_b_eye.py": """
 from ..acorn.modeling_acorn import AcornPreTrainedModel as Base
 from .configuration_b_eye import BEyeConfig
+from tests import factories
 
 class BEyePreTrainedModel(Base):
     config: BEyeConfig
@@ -114,4 +116,4 @@ def scans() -> Path:
 @pytest.fixture(scope="session")
 def installed(scans: Path) -> LibrarySource:
     """The library source over the installed Transformers."""
-    return LibrarySource(cache=scans)
+    return LibrarySource(factories.places(cache=str(scans)))

@@ -17,7 +17,7 @@ from compilewatch.contract.libraries import (
 from compilewatch.environments import Environments, Interpreter
 from compilewatch.errors import InterpreterError, SourceError, UsageError
 from compilewatch.records import LibraryBuild, ModelSpec
-from compilewatch.sources import SOURCES, make_source
+from compilewatch.sources import SOURCES, libraries, make_source
 from compilewatch.sources.libraries import KNOWN_ONLY, AllLibraries, PackageSource
 from compilewatch.sources.select import in_pool
 from tests import factories
@@ -76,8 +76,13 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "inputs"
 
 
+def source_of(library: str, *, environment: str = "", **settings: Any) -> PackageSource:
+    folder = Path("its transformers") if environment else None
+    return PackageSource(library, factories.places(folder, environment, **settings))
+
+
 def names(library: str, heads: str = "default") -> list[str]:
-    return [spec.name.partition("/")[2] for spec in PackageSource(library, heads=heads).models()]
+    return [spec.name.partition("/")[2] for spec in source_of(library, heads=heads).models()]
 
 
 @pytest.mark.parametrize("row", PACKAGES, ids=lambda row: row.name)
@@ -85,7 +90,7 @@ def names(library: str, heads: str = "default") -> list[str]:
 def test_every_row_is_a_source_with_an_environment(row: Any, heads: str) -> None:
     assert row.source in SOURCES
     assert all(row.distribution in PACKAGE_ENVIRONMENTS[name] for name in row.environments)
-    source = make_source(row.source, heads)
+    source = make_source(row.source, factories.places(heads=heads))
     assert source.name == row.source
     specs = source.models()
     assert len({spec.name for spec in specs}) == len(specs) > 0
@@ -95,8 +100,6 @@ def test_every_row_is_a_source_with_an_environment(row: Any, heads: str) -> None
         assert build.library == row.name
         assert spec.family
         assert msgspec.json.decode(msgspec.json.encode(spec), type=ModelSpec) == spec
-    with pytest.raises(UsageError, match="unknown heads 'most'"):
-        make_source(row.source, "most")
 
 
 def test_one_of_each_family_is_the_most_used_or_first_that_has_weights(inputs: Path) -> None:
@@ -106,16 +109,16 @@ def test_one_of_each_family_is_the_most_used_or_first_that_has_weights(inputs: P
     assert names("open_clip") == ["RN5"]
     assert names("open_clip", "all") == ["RN5", "RN5:text"]
     assert names("diffusers", "all") == ["Codec"]
-    assert PackageSource("diffusers").pipelines() == {"Paint": ("diffusers/Codec", "TextTower")}
+    assert source_of("diffusers").pipelines() == {"Paint": ("diffusers/Codec", "TextTower")}
     figures = inputs / "library_popularity.csv"
     figures.write_text(f"# date: 2025\n{HEADER}timm,oak_large,7,1,t/oak,7\n")
     assert names("timm") == ["oak_large", "elm"]
-    assert PackageSource("timm").models()[0].downloads == 7
+    assert source_of("timm").models()[0].downloads == 7
 
 
 def test_a_chain_of_sentence_transformers_is_its_folder(inputs: Path) -> None:
     def tiny() -> tuple[ModelSpec, Any]:
-        specs = PackageSource("sentence-transformers").models()
+        specs = source_of("sentence-transformers").models()
         assert len(specs) > 1  # those that are shipped
         spec = next(spec for spec in specs if spec.architecture == "tiny")
         return spec, spec.build
@@ -130,40 +133,43 @@ def test_a_chain_of_sentence_transformers_is_its_folder(inputs: Path) -> None:
 
 
 def test_a_package_is_found_in_the_environment_that_is_named() -> None:
-    assert PackageSource("torchvision", environment="other").installed() == ("other", "1.0")
-    assert PackageSource("torchvision").installed() == ("libraries", "9.8.7")
+    assert source_of("torchvision", environment="other").installed() == ("other", "1.0")
+    assert source_of("torchvision").installed() == ("libraries", "9.8.7")
     with pytest.raises(SourceError, match=r"'other' has no timm: .*--with timm"):
-        PackageSource("timm", environment="other").models()
+        source_of("timm", environment="other").models()
 
 
 def test_a_list_is_kept_and_a_completion_reads_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
     completion = contextvars.copy_context()
     completion.run(KNOWN_ONLY.set, True)
     with pytest.raises(SourceError, match="no list of models yet"):
-        completion.run(PackageSource("timm").models)
-    specs = PackageSource("timm").models()
+        completion.run(source_of("timm").models)
+    specs = source_of("timm").models()
     monkeypatch.setattr(environments, "answer", lambda *_: pytest.fail("asked again"))
-    assert completion.run(PackageSource("timm").models) == specs
+    assert completion.run(source_of("timm").models) == specs
 
 
 def test_a_library_that_lists_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, ListedModels(models={}, problems={"timm": "no module named oak"}))
     with pytest.raises(SourceError, match=r"^timm in the environment 'libraries' .*: no module na"):
-        PackageSource("timm").models()
+        source_of("timm").models()
 
 
-def test_all_libraries_leave_out_what_is_missing_and_put_the_most_used_first(inputs: Path) -> None:
+def test_all_libraries_leave_out_what_is_missing_and_put_the_most_used_first(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = inputs / "library_popularity.csv"
     figures.write_text(f"{HEADER}timm,elm,7,1,t,7\nopen_clip,RN5,9,1,o,9\n")
-    chosen = {"timm": None, "diffusers": "other", "open_clip": None}
-    sources = [PackageSource(name, environment=where) for name, where in chosen.items()]
-    specs = AllLibraries([lambda s=source: s for source in sources]).models()  # type: ignore[misc]
+    made = {"timm": source_of("timm"), "open_clip": source_of("open_clip")}
+    missing = source_of("diffusers", environment="other")
+    monkeypatch.setattr(libraries, "make_source", lambda name, _: made.get(name, missing))
+    specs = AllLibraries(factories.places()).models()
     assert [spec.name for spec in specs][:2] == ["open_clip/RN5", "timm/elm"]
     assert {spec.source for spec in specs} == {"timm", "open_clip"}
 
 
 def test_a_name_of_one_library_is_found_and_of_several_is_ambiguous() -> None:
-    pool = PackageSource("timm", heads="all").models()
+    pool = source_of("timm", heads="all").models()
     oak = in_pool("oak_small", pool)
     assert oak is not None
     assert oak.name == "timm/oak_small"

@@ -37,36 +37,40 @@ def write_list(path: Path, message: str | None = None) -> None:
 
 def test_auto_is_the_pulled_list_if_there_is_one(inputs: Path) -> None:
     library: Any
-    library, sentence = sources.choose_source("auto", heads="all")
-    assert (library.name, library.heads) == ("library", "all")
+    library, sentence = sources.choose_source("auto", factories.places())
+    assert library.name == "library"
     assert sentence.startswith("Models of the installed Transformers")
     write_list(inputs / "pulled" / "models.toml")
-    source, sentence = sources.choose_source("auto")
+    source, sentence = sources.choose_source("auto", factories.places())
     assert source.name == "hub"
     assert [spec.name for spec in source.models()] == ["a/b"]
     assert "pulled 2025-01-31" in sentence
-    assert sources.choose_source("library")[0].name == "library"
+    assert sources.choose_source("library", factories.places())[0].name == "library"
     # It says of another file which one it is, and that a list was cut short.
     own = inputs / "models.toml"
     places = Places(settings=factories.settings(pulled_dir=str(inputs), models_file=str(own)))
     write_list(own, "1 of 9 models pulled, then: interrupted")
-    sentence = sources.choose_source("hub", places=places)[1]
+    sentence = sources.choose_source("hub", places)[1]
     assert "incomplete (1 of 9 models pulled, then: interrupted)" in sentence
-    source, sentence = sources.choose_source("manifest", places=places)
+    source, sentence = sources.choose_source("manifest", places)
     assert (source.name, sentence) == ("manifest", f"Models of {own}.")
 
 
 def test_a_source_asked_for_by_name_must_be_there() -> None:
     with pytest.raises(SourceError, match="run `compilewatch pull`"):
-        sources.choose_source("hub")
+        sources.choose_source("hub", factories.places())
     known = "no source 'papyrus'; known: auto, all-libraries, diffusers, hub,"
     with pytest.raises(UsageError, match=known):
         sources.make_source("papyrus")
 
 
+class Theirs:
+    name = "theirs"
+
+
 def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = {
-        "theirs": EntryPoint("theirs", "compilewatch.sources.own:ManifestSource", "g"),
+        "theirs": EntryPoint("theirs", "tests.unit.sources.test_sources:Theirs", "g"),
         "broken": EntryPoint("broken", "no_such_package:Source", "g"),
     }
 
@@ -76,7 +80,7 @@ def test_other_packages_may_offer_sources(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
     assert set(sources.source_names()) == {*sources.SOURCES, "theirs", "broken"}
-    assert sources.choose_source("theirs")[0].name == "manifest"
+    assert sources.choose_source("theirs", factories.places())[0].name == "theirs"
     with pytest.raises(UsageError, match=r"broken .* cannot be loaded: No module named"):
         sources.make_source("broken")
 
@@ -89,7 +93,7 @@ def test_other_sources_reach_every_head_and_first_all_of_a_chosen_library(chosen
     first = ["timm"] if chosen == "timm" else []
     names = [*first, "manifest", "hub", "library", "all-libraries"]
     assert [source.name for source in others] == names
-    assert {source.heads for source in others if hasattr(source, "heads")} == {"all"}
+    assert {s.settings.heads for s in others if hasattr(s, "settings")} == {"all"}
 
 
 def test_a_pipeline_is_the_row_of_its_models(

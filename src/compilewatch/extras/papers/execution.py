@@ -21,7 +21,7 @@ from msgspec import Meta
 
 import compilewatch
 from compilewatch import errors, records
-from compilewatch.config import Settings
+from compilewatch.config import Places, Settings
 from compilewatch.contract import messages
 from compilewatch.environments import Environments, Interpreter, last_line, module_command
 from compilewatch.extras.executor import protocol, sandbox
@@ -515,8 +515,8 @@ class PapersSource:
 
     name = "papers"
 
-    def __init__(self, *, outputs: Path | None = None) -> None:
-        self._store = PaperStore(outputs or Path("outputs"))
+    def __init__(self, places: Places) -> None:
+        self._store = PaperStore(Path(places.settings.output_dir))
 
     def models(self) -> tuple[records.ModelSpec, ...]:
         specs = []

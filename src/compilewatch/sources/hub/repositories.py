@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from compilewatch.config import inputs_folder
+from compilewatch.config import Places, inputs_folder
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES
 from compilewatch.data import REPOSITORIES, package_classes
 from compilewatch.errors import ConfigError
@@ -31,7 +31,7 @@ from compilewatch.records import (
     digest,
 )
 from compilewatch.sources.hub import formats
-from compilewatch.sources.hub.pulled import PulledModel, pulled_path, read_pulled
+from compilewatch.sources.hub.pulled import PulledModel, read_pulled
 from compilewatch.sources.libraries import folder_sha256
 from compilewatch.sources.transformers import UNREVIEWED, Resolver, read_library
 
@@ -84,20 +84,13 @@ class RemoteCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HubSource:
-    """The models of the pulled list. `remote_code` is the reviewed list of code that may run."""
+    """The models of the pulled list."""
 
     name = "hub"
 
-    def __init__(
-        self,
-        *,
-        path: Path | None = None,
-        remote_code: Path | None = None,
-        transformers: Path | None = None,
-    ) -> None:
-        self.path = path or pulled_path()
-        self._remote_code = remote_code or inputs_folder() / "remote_code.toml"
-        self._root = transformers
+    def __init__(self, places: Places) -> None:
+        self.path = places.pulled
+        self._root = places.transformers
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the models of all repositories, and those without one with the reason."""
@@ -118,9 +111,10 @@ class HubSource:
     @cached_property
     def trusted(self) -> set[tuple[str, str | None]]:
         """The repositories and revisions of which a person has reviewed the code."""
-        if not self._remote_code.exists():
+        path = inputs_folder() / "remote_code.toml"
+        if not path.exists():
             return set()
-        allowed = read_toml(self._remote_code, RemoteCode).allow
+        allowed = read_toml(path, RemoteCode).allow
         return {(line.repository, line.revision) for line in allowed}
 
 

@@ -32,6 +32,7 @@ from compilewatch.extras.papers.store import PaperStore
 from compilewatch.extras.papers.worker import script
 from compilewatch.launchers import by_environment
 from compilewatch.records import Request, Target, digest
+from tests import factories
 from tests import papers as world
 from tests.confinement import need_sandbox
 
@@ -154,7 +155,7 @@ def test_the_source_papers_says_why_a_model_is_not_compiled(tmp_path: Path) -> N
             return msgspec.structs.replace(super().run(files, limits), files=returned)
 
     world.processed(tmp_path, papers, runner=Wrong())
-    (spec,) = PapersSource(outputs=tmp_path).models()
+    (spec,) = PapersSource(factories.places(output_dir=str(tmp_path))).models()
     assert spec.skip_reason == "wrong in eager: eager: ValueError: no"
     assert spec.provenance["scripted"] == "False"
 
@@ -195,6 +196,7 @@ class NAME(nn.Module):
 FORGER = """import json, os, sys
 import torch
 from torch import nn
+from tests import factories
 BLOCKS
 def model():
     return nn.Sequential(LIST)

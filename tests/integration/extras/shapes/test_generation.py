@@ -11,8 +11,8 @@ from torch import nn
 
 from compilewatch.extras.shapes.worker import generation
 from compilewatch.records import Request, Target, Tier
+from compilewatch.sources import make_source
 from compilewatch.sources.select import by_name
-from compilewatch.sources.transformers import LibrarySource
 from compilewatch.worker.example_inputs import make_inputs
 from compilewatch.worker.subject import Subject
 
@@ -36,7 +36,7 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject
     monkeypatch.setattr(generation, "PROMPTS", PROMPTS)
     monkeypatch.setattr(generation, "TOKENS", TOKENS)
     monkeypatch.setattr(generation, "TOKENS_BETWEEN", TOKENS)
-    (spec,) = by_name(LibrarySource().models(), {"LlamaForCausalLM"})
+    (spec,) = by_name(make_source("library").models(), {"LlamaForCausalLM"})
     request = Request(model=spec, target=Target(), key="generation", tier=Tier.REAL)
     module = llama()
     yield Subject(

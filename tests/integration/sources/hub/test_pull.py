@@ -17,6 +17,7 @@ from compilewatch.sources.hub.pulled import PullReport, read_pulled
 from compilewatch.sources.hub.repositories import HubSource
 from compilewatch.sources.popularity import read_popularity
 from scripts.popularity import popularity_csv
+from tests import factories
 from tests.integration.sources.hub_double import HubDouble, HubModel, served
 
 ACORN = {"model_type": "acorn", "architectures": ["AcornModel"], "hidden_size": 8}
@@ -64,8 +65,9 @@ class Pulls:
         settings |= {"output": self.listing, "cache": self.cache}
         return pulling.pull(**(settings | arguments))
 
-    def specs(self, **more: Any) -> dict[str, ModelSpec]:
-        models = HubSource(path=self.listing, transformers=self.transformers, **more).models()
+    def specs(self) -> dict[str, ModelSpec]:
+        places = factories.places(self.transformers, pulled_dir=str(self.listing.parent))
+        models = HubSource(places).models()
         return {spec.name.removeprefix("org/"): spec for spec in models}
 
     def names(self) -> list[str]:
@@ -233,13 +235,16 @@ def test_endpoint_and_token_of_the_environment(pulls: Pulls) -> None:
     assert read_pulled(pulls.listing).endpoint == pulls.hub.endpoint
 
 
-def test_remote_code_is_allowed_at_a_commit_only(pulls: Pulls, tmp_path: Path) -> None:
+def test_remote_code_is_allowed_at_a_commit_only(
+    pulls: Pulls, tmp_path: Path, monkeypatch: Patch
+) -> None:
     pulls(top=8)
+    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(tmp_path))
     allowed = tmp_path / "remote_code.toml"
     line = 'repository = "org/remote"\nrevision = "main"\nreason = "r"\ndate = "d"\n'
     allowed.write_text(f"[[allow]]\n{line}")
     with pytest.raises(ConfigError, match=r"allow\[0\]\.revision"):
-        pulls.specs(remote_code=allowed)
+        pulls.specs()
 
 
 def test_passing_trouble_is_waited_out_and_one_model_does_not_stop_the_rest(pulls: Pulls) -> None:
@@ -357,6 +362,6 @@ def test_a_damaged_list_is_rejected(tmp_path: Path, miniature: Path, text: str, 
     path = tmp_path / "models.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        HubSource(path=path, transformers=miniature).models()
+        HubSource(factories.places(miniature, pulled_dir=str(tmp_path))).models()
     assert says in str(caught.value)
     assert str(path) in str(caught.value)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from compilewatch.errors import UsageError
 from compilewatch.sources import transformers
 from compilewatch.sources.popularity import COLUMNS
 from compilewatch.sources.transformers import LibrarySource
@@ -51,7 +50,7 @@ def test_the_scan_finds_what_transformers_exports_with_its_model_types(
     assert len(real) == 997
     assert real - ours == ABSTRACT | NOT_AN_ARCHITECTURE
     assert ours - real <= NEEDS_TORCHAUDIO
-    every = LibrarySource(heads="all", cache=scans).models()
+    every = LibrarySource(factories.places(heads="all", cache=str(scans))).models()
     assert len(every) > 1.5 * len(ours)
     assert not {s.name for s in every if types.get(s.name, s.family) not in (s.family, "")}
 
@@ -121,8 +120,8 @@ def test_every_class_is_built_from_its_configuration(scans: Path) -> None:
 def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:
     figures = tmp_path / "popularity.csv"
     figures.write_text(f"{','.join(COLUMNS)}\nb-eye,7,1,org/eye,7\n")
-    of: dict[str, Any] = {"package": miniature, "cache": tmp_path / "cache"}
-    models = LibrarySource(popularity=figures, **of).models()
+    settings = {"popularity_file": str(figures), "cache": str(tmp_path / "cache")}
+    models = LibrarySource(factories.places(miniature, **settings)).models()
     assert [(s.name, s.family, s.downloads) for s in models] == [
         ("BEyeModel", "b-eye", 7),
         ("BEyeToolModel", "b-eye", 7),
@@ -133,7 +132,6 @@ def test_most_used_first_then_by_name(miniature: Path, tmp_path: Path) -> None:
     ]
     missing = {"BEyeModel": "needs no_such_backend, which is not installed"}
     assert {s.name: s.skip_reason for s in models if s.skip_reason} == missing
-    every = {spec.name for spec in LibrarySource(heads="all", **of).models()}
+    all_heads = LibrarySource(factories.places(miniature, heads="all", **settings))
+    every = {spec.name for spec in all_heads.models()}
     assert every - {spec.name for spec in models} == {"AcornForSequenceClassification"}
-    with pytest.raises(UsageError, match="default or all"):
-        LibrarySource(heads="most")

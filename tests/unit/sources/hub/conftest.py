@@ -14,6 +14,7 @@ from compilewatch.sources.hub.formats import kept_files
 from compilewatch.sources.hub.pull import fetch_configurations
 from compilewatch.sources.hub.pulled import PulledList, PulledModel, PulledQuery, write_pulled
 from compilewatch.sources.hub.repositories import HubSource
+from tests import factories
 
 NAME = "org/model"
 COMMIT = "0123456789" * 4
@@ -22,12 +23,15 @@ Read = Callable[..., tuple[ModelSpec, ...]]
 
 
 @pytest.fixture
-def read(tmp_path: Path, miniature: Path) -> Read:
+def read(tmp_path: Path, miniature: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     """Write a repository and its list, and return what the source makes of them.
 
     `files` are names -> content (JSON, text), None for weights and the like; `base` are those of
     the model or pipeline that an adapter is for. Further arguments are what the list says.
     """
+    inputs = tmp_path / "inputs"
+    inputs.mkdir(exist_ok=True)
+    monkeypatch.setenv("COMPILEWATCH_INPUTS", str(inputs))
 
     def run(
         files: Mapping[str, Any],
@@ -64,10 +68,8 @@ def read(tmp_path: Path, miniature: Path) -> Read:
         )
         pulled = PulledList(endpoint="e", pulled_at="t", query=PulledQuery(top=1), model=[listed])
         write_pulled(tmp_path / "models.toml", pulled)
-        reviewed = tmp_path / "remote_code.toml"
         line = f'repository = "{NAME}"\nrevision = "{COMMIT}"\nreason = "r"\ndate = "d"\n'
-        reviewed.write_text(f"[[allow]]\n{line}" if trusted else "")
-        path = tmp_path / "models.toml"
-        return HubSource(path=path, transformers=miniature, remote_code=reviewed).models()
+        (inputs / "remote_code.toml").write_text(f"[[allow]]\n{line}" if trusted else "")
+        return HubSource(factories.places(miniature, pulled_dir=str(tmp_path))).models()
 
     return run
