@@ -5,6 +5,7 @@ a child: its `ru_maxrss` includes the memory that the parent had when it forked,
 torch uses more memory than most compilers.
 """
 
+import math
 import os
 import shutil
 import signal
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,19 +27,13 @@ GRACE_SECONDS = 2.0
 """The time for a program to write its last words."""
 
 
-class Completed(subprocess.CompletedProcess[bytes]):
-    """A program that has ended; `peak_bytes` is the peak of its largest process, if known."""
-
-    peak_bytes: int | None = None
-
-
 def run(
     command: Sequence[str],
     *,
     seconds: float,
     content: bytes = b"",
     **options: Any,
-) -> Completed:
+) -> subprocess.CompletedProcess[bytes]:
     """Run a program in a session of its own, and end all that it has started at its end.
 
     Its output goes to files, as a pipe stays open in what it has started. `content` is its standard
@@ -61,26 +55,23 @@ def run(
         process = subprocess.Popen(
             command, stdin=feed, stdout=output, stderr=errors, start_new_session=True, **options
         )
-        end = time.monotonic() + seconds
-        completed, late = Completed(command, 0), False
+        late = False
         try:
-            while process.poll() is None and not (late := time.monotonic() >= end):
-                completed.peak_bytes = larger(completed.peak_bytes, tree_peak_bytes(process.pid))
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(SAMPLE_SECONDS)
-            if late:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(GRACE_SECONDS)
+            process.wait(None if seconds == math.inf else seconds)
+        except subprocess.TimeoutExpired:
+            late = True
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if late:
             raise subprocess.TimeoutExpired(command, seconds, printed(output), printed(errors))
-        completed.returncode = process.returncode
-        completed.stdout, completed.stderr = printed(output), printed(errors)
-        return completed
+        return subprocess.CompletedProcess(
+            command, process.returncode, printed(output), printed(errors)
+        )
 
 
 class PeakMemory:
@@ -108,15 +99,8 @@ class PeakMemory:
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             for pid in frozenset(descendants(os.getpid())) - self._others:
-                self.bytes = larger(self.bytes, peak_bytes(pid))
-
-
-def tree_peak_bytes(pid: int) -> int | None:
-    """Return the largest peak so far of a process and its descendants; None if it has ended."""
-    peak = peak_bytes(pid)
-    for descendant in descendants(pid):
-        peak = larger(peak, peak_bytes(descendant))
-    return peak
+                if peak := peak_bytes(pid):
+                    self.bytes = max(peak, self.bytes or 0)
 
 
 def peak_bytes(pid: int) -> int | None:
@@ -179,8 +163,3 @@ def tail(path: Path, size: int) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def larger(first: int | None, second: int | None) -> int | None:
-    """Return the larger of two measurements, either of which may be missing."""
-    return max((size for size in (first, second) if size is not None), default=None)

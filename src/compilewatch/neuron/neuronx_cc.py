@@ -212,10 +212,11 @@ def compile_module(
         folder.mkdir(parents=True, exist_ok=True)
         for name in (DETAIL_FILE, NEFF_FILE):
             (folder / name).unlink(missing_ok=True)
-    started, problem, peak, status = time.monotonic(), None, None, 0
+    started, problem, status = time.monotonic(), None, 0
     try:
-        done = processes.run(command, seconds=seconds, cwd=folder, env=environ)
-        output, peak, status = done.stdout + done.stderr, done.peak_bytes, done.returncode
+        with processes.PeakMemory() as peak:
+            done = processes.run(command, seconds=seconds, cwd=folder, env=environ)
+        output, status = done.stdout + done.stderr, done.returncode
     except subprocess.TimeoutExpired as late:
         output = (late.stdout or b"") + (late.stderr or b"")
         problem = NeuronFailure(kind=TIMEOUT, message=f"not finished after {seconds:g} s")
@@ -232,7 +233,7 @@ def compile_module(
         compiler_version=compiler.version,
         hlo_sha256=sha256(module),
         compile_seconds=taken,
-        compiler_peak_memory_bytes=peak,
+        compiler_peak_memory_bytes=peak.bytes,
     )
     return finished(detail, folder, problem)
 
