@@ -11,13 +11,12 @@ therefore not stored as the target wrote them:
 `restore_artifacts` restores plain files.
 """
 
-import contextlib
 import os
 import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from compilewatch.contract.targets import target_label
@@ -32,8 +31,11 @@ else:
 
 TRACE_FOLDER = "torch_trace"
 TRACE_SUFFIX = ".zst"
-TRACE_LEVEL = 9
-"""Out of 22. 3 MB become 100 kB in 60 ms; level 15 saves another 5 % but takes 600 ms."""
+TRACE_OPTIONS: dict[int, int] = {
+    # Out of 22. 3 MB become 100 kB in 60 ms; level 15 saves another 5 % but takes 600 ms.
+    zstd.CompressionParameter.compression_level: 9,
+    zstd.CompressionParameter.checksum_flag: 1,
+}
 
 PAGES_FOLDER = "tlparse"
 PAGES_FILE = "tlparse.zip"
@@ -108,7 +110,9 @@ def restore_artifacts(names: Iterable[str], source: Path, destination: Path) -> 
             if place.name == PAGES_FILE:
                 written += _unpack(origin, place.with_name(PAGES_FOLDER))
             elif place.suffix == TRACE_SUFFIX:
-                written.append(_decompress(origin, place.with_suffix("")))
+                trace = place.with_suffix("")
+                trace.write_bytes(zstd.decompress(origin.read_bytes()))
+                written.append(trace)
             else:
                 written.append(shutil.copyfile(origin, place))
         except OSError as error:
@@ -127,39 +131,14 @@ def condense(folder: Path) -> None:
         _pack(pages, folder / PAGES_FILE)
         shutil.rmtree(pages)
     for trace in (folder / TRACE_FOLDER).glob("*.log"):
-        _compress(trace, trace.with_name(trace.name + TRACE_SUFFIX))
+        packed = zstd.compress(trace.read_bytes(), options=TRACE_OPTIONS)
+        trace.with_name(trace.name + TRACE_SUFFIX).write_bytes(packed)
         trace.unlink()
-
-
-def _compress(trace: Path, destination: Path) -> None:
-    options: dict[int, int] = {
-        zstd.CompressionParameter.compression_level: TRACE_LEVEL,
-        zstd.CompressionParameter.checksum_flag: 1,
-    }
-    with (
-        _replacing(destination) as temporary,
-        trace.open("rb") as plain,
-        zstd.ZstdFile(temporary, "w", options=options) as packed,
-    ):
-        shutil.copyfileobj(plain, packed)
-
-
-def _decompress(trace: Path, destination: Path) -> Path:
-    with (
-        _replacing(destination) as temporary,
-        zstd.ZstdFile(trace) as packed,
-        temporary.open("wb") as plain,
-    ):
-        shutil.copyfileobj(packed, plain)
-    return destination
 
 
 def _pack(pages: Path, destination: Path) -> None:
     files = sorted(path for path in pages.rglob("*") if _is_plain_file(path))
-    with (
-        _replacing(destination) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
-    ):
+    with zipfile.ZipFile(destination, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in files:
             name = file.relative_to(pages).as_posix()
             if name not in COPIES_OF_TRACE:
@@ -171,19 +150,6 @@ def _unpack(packed: Path, pages: Path) -> list[Path]:
         if damaged := opened.testzip():
             raise zipfile.BadZipFile(f"{damaged!r} does not match its checksum")
         return [Path(opened.extract(member, pages.parent)) for member in opened.infolist()]
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` when it is complete, and is deleted otherwise."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _is_inside(name: str) -> bool:
