@@ -45,9 +45,6 @@ PATHS = {
 }
 """Settings that are paths, and their default names in the folder `inputs`."""
 
-PULLED = Path("pulled/models.toml")
-"""The list that `compilewatch pull` writes, in the folder of inputs."""
-
 Shapes = bool | Literal["default"]
 
 
@@ -341,7 +338,7 @@ class Places:
     @property
     def pulled(self) -> Path:
         """The list that `compilewatch pull` writes."""
-        return Path(self.settings.pulled_dir) / PULLED.name
+        return Path(self.settings.pulled_dir) / "models.toml"
 
 
 def value_of(settings: Settings, name: str) -> Any:

@@ -32,7 +32,7 @@ from compilewatch.records import DEFAULT_ENVIRONMENT, Environment, Record, Targe
 from compilewatch.report.terminal import console, plain, spaced, table
 from compilewatch.report.wording import plural
 from compilewatch.sources import make_source, source_names
-from compilewatch.sources.hub.pulled import SORTS, PullReport
+from compilewatch.sources.hub.pulled import SORTS, PulledQuery, PullReport
 from compilewatch.sources.libraries import PackageSource
 from compilewatch.sources.own import ManifestSource
 
@@ -511,16 +511,8 @@ def pull_command(
             if not as_json:
                 stderr.print(line, markup=False)
 
-        report = pull(
-            top=top,
-            sort=sort,
-            task=task,
-            family=family,
-            library=library,
-            output=Path(settings.pulled_dir) / "models.toml",
-            progress=progress,
-            notice=notice,
-        )
+        query = PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
+        report = pull(query, Places(settings=settings).pulled, progress=progress, notice=notice)
     options.show(report, as_json, lambda: _print_report(report))
     return 3 if report.partial else 0
 

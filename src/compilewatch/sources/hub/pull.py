@@ -34,7 +34,6 @@ from compilewatch.retry import TransientError, retrying
 from compilewatch.sources.hub import pulled as lists
 from compilewatch.sources.hub import repositories
 from compilewatch.sources.hub.formats import kept_files, kept_tags
-from compilewatch.sources.hub.pulled import SORTS
 
 
 def problem_of(exc: Exception) -> str:
@@ -269,13 +268,9 @@ _EXPAND += ["library_name", "tags", "config", "siblings"]
 
 
 def pull(
+    query: lists.PulledQuery,
+    path: Path,
     *,
-    top: int = 50,
-    sort: str = "downloads",
-    task: str | None = None,
-    family: str | None = None,
-    library: str | None = None,
-    output: Path | None = None,
     endpoint: str | None = None,
     token: str | None = None,
     cache: Path | None = None,
@@ -283,19 +278,13 @@ def pull(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     notice: Notice = lambda _: None,
 ) -> lists.PullReport:
-    """Write the list of the `top` models, with their configurations next to it.
+    """Write the list of the models of a query to `path`, with their configurations next to it.
 
     `HF_ENDPOINT` and `HF_TOKEN` are used if `endpoint` and `token` are None. If the Hub fails for
     longer than it may, or on Ctrl-C, the list is written with the models so far and those of the
     earlier list, and the report is `partial`. Raises SourceError if nothing was pulled at all (the
-    earlier list stays as it is), and UsageError for an invalid argument.
+    earlier list stays as it is), and UsageError for an invalid endpoint.
     """
-    if sort not in SORTS:
-        raise UsageError(f"unknown sort {sort!r}: use {', '.join(SORTS)}")
-    if top < 1:
-        raise UsageError(f"top must be 1 or more, not {top}")
-    path = output or lists.pulled_path()
-    query = lists.PulledQuery(top=top, sort=sort, task=task, family=family, library=library)
     earlier = {m.repository: m for m in lists.read_pulled(path).model} if path.exists() else {}
     disable_progress_bars()
     logging.set_verbosity_error()
@@ -309,39 +298,43 @@ def pull(
         raise UsageError(
             f"HF_ENDPOINT {api.endpoint!r} is not an address: write https://host[:port]"
         )
-    puller = _Puller(api, path.parent, cache, {n for n, m in earlier.items() if m.weights})
+    puller = _Puller(api, query, path, cache, earlier)
     with retrying_client(threading.Event(), notice):
-        puller.list_models(query)
+        puller.list_models()
     stopped = threading.Event()
     with retrying_client(stopped, notice):
         puller.fetch(workers, stopped, progress)
-    return _write(path, query, puller, earlier)
+    return puller.write()
 
 
 class _Puller:
     """One pull: the listed models, the results so far, and why it was interrupted.
 
-    Models in `with_weights` keep their mark.
+    `earlier` are the models of the list that it replaces, by name.
     """
 
     def __init__(
-        self, api: HfApi, folder: Path, cache: Path | None, with_weights: set[str]
+        self,
+        api: HfApi,
+        query: lists.PulledQuery,
+        path: Path,
+        cache: Path | None,
+        earlier: dict[str, lists.PulledModel],
     ) -> None:
-        self.api = api
-        self.folder = folder
-        self.cache = cache
-        self.with_weights = with_weights
+        self.api, self.query, self.path = api, query, path
+        self.cache, self.earlier = cache, earlier
         self.listed: list[ModelInfo] = []
         self.done: dict[str, lists.PulledModel] = {}
         self.message: str | None = None
 
-    def list_models(self, query: lists.PulledQuery) -> None:
+    def list_models(self) -> None:
         """Fill `listed`, up to the first page that fails. Raises SourceError if none succeeds."""
+        query = self.query
         try:
             for info in self.api.list_models(
                 filter=[tag for tag in (query.family, query.library) if tag] or None,
                 pipeline_tag=query.task,
-                sort=SORTS[query.sort],
+                sort=lists.SORTS[query.sort],
                 limit=query.top,
                 expand=_EXPAND,
             ):
@@ -417,7 +410,7 @@ class _Puller:
     ) -> lists.PulledModel:
         """Fetch the configuration files of a repository, and those of an adapter's base."""
         where = Path("configs") / info.id.replace("/", "--") / revision[:12]
-        folder = self.folder / where
+        folder = self.path.parent / where
         main = self._fetch_into(folder, info, revision)
         pipeline = base_pipeline(info.library_name, info.tags or ()) if main is None else None
         try:
@@ -447,7 +440,7 @@ class _Puller:
             listed,
             config=(where / main).as_posix(),
             model_type=model_type if isinstance(model_type, str) else listed.model_type,
-            weights=info.id in self.with_weights,
+            weights=info.id in self.earlier and self.earlier[info.id].weights,
         )
 
     def _fetch_into(self, folder: Path, info: ModelInfo, revision: str) -> str | None:
@@ -480,36 +473,33 @@ class _Puller:
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{filename}: not UTF-8 text: {exc.reason}") from exc
 
-
-def _write(
-    path: Path, query: lists.PulledQuery, puller: _Puller, earlier: dict[str, lists.PulledModel]
-) -> lists.PullReport:
-    """Write the list; an interrupted pull keeps the other models of the earlier one."""
-    endpoint = puller.api.endpoint
-    models = [puller.done[info.id] for info in puller.listed if info.id in puller.done]
-    if not models:
-        raise SourceError(puller.message or f"{endpoint}: no model could be fetched")
-    partial, message, kept = puller.message is not None, None, []
-    if partial:
-        kept = [model for name, model in earlier.items() if name not in puller.done]
-        message = f"{len(models)} of {query.top} models pulled, then: {puller.message}"
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    pulled = lists.PulledList(
-        endpoint=endpoint,
-        pulled_at=now,
-        query=query,
-        partial=partial,
-        message=message,
-        model=[*models, *kept],
-    )
-    lists.write_pulled(path, pulled)
-    problems = Counter(m.problem or NO_CONFIGURATION for m in models if not m.config)
-    return lists.PullReport(
-        path=str(path),
-        models=len(models),
-        configs=sum(m.config is not None for m in models),
-        problems=dict(problems.most_common()),
-        partial=partial,
-        message=message,
-        kept=len(kept),
-    )
+    def write(self) -> lists.PullReport:
+        """Write the list; an interrupted pull keeps the other models of the earlier one."""
+        endpoint = self.api.endpoint
+        models = [self.done[info.id] for info in self.listed if info.id in self.done]
+        if not models:
+            raise SourceError(self.message or f"{endpoint}: no model could be fetched")
+        partial, message, kept = self.message is not None, None, []
+        if partial:
+            kept = [model for name, model in self.earlier.items() if name not in self.done]
+            message = f"{len(models)} of {self.query.top} models pulled, then: {self.message}"
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        pulled = lists.PulledList(
+            endpoint=endpoint,
+            pulled_at=now,
+            query=self.query,
+            partial=partial,
+            message=message,
+            model=[*models, *kept],
+        )
+        lists.write_pulled(self.path, pulled)
+        problems = Counter(m.problem or NO_CONFIGURATION for m in models if not m.config)
+        return lists.PullReport(
+            path=str(self.path),
+            models=len(models),
+            configs=sum(m.config is not None for m in models),
+            problems=dict(problems.most_common()),
+            partial=partial,
+            message=message,
+            kept=len(kept),
+        )

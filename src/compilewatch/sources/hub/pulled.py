@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from compilewatch.config import PULLED, inputs_folder
 from compilewatch.errors import ConfigError, SourceError
 from compilewatch.files import read_toml, write_atomically
 from compilewatch.records import SCHEMA_VERSION, Record
@@ -80,11 +79,6 @@ class PullReport(Record, frozen=True, kw_only=True):
     partial: bool = False
     message: str | None = None
     kept: int = 0
-
-
-def pulled_path() -> Path:
-    """Return the default path of the pulled list."""
-    return inputs_folder() / PULLED
 
 
 def read_pulled(path: Path) -> PulledList:

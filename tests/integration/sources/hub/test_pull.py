@@ -13,7 +13,7 @@ from huggingface_hub import get_session
 from compilewatch.errors import ConfigError, SourceError, UsageError
 from compilewatch.records import ModelSpec, Part
 from compilewatch.sources.hub import pull as pulling
-from compilewatch.sources.hub.pulled import PullReport, read_pulled
+from compilewatch.sources.hub.pulled import PulledQuery, PullReport, read_pulled
 from compilewatch.sources.hub.repositories import HubSource
 from compilewatch.sources.popularity import read_popularity
 from scripts.popularity import popularity_csv
@@ -61,9 +61,13 @@ class Pulls:
         self.cache, self.transformers = folder / "hub-cache", transformers
 
     def __call__(self, **arguments: Any) -> PullReport:
+        names = PulledQuery.__struct_fields__
+        query = {name: arguments.pop(name) for name in names if name in arguments}
         settings: dict[str, Any] = {"endpoint": self.hub.endpoint, "token": False}
-        settings |= {"output": self.listing, "cache": self.cache}
-        return pulling.pull(**(settings | arguments))
+        settings |= {"cache": self.cache}
+        return pulling.pull(
+            PulledQuery(**{"top": 50} | query), self.listing, **(settings | arguments)
+        )
 
     def specs(self) -> dict[str, ModelSpec]:
         places = factories.places(self.transformers, pulled_dir=str(self.listing.parent))
@@ -224,7 +228,8 @@ def test_endpoint_and_token_of_the_environment(pulls: Pulls) -> None:
     script = (
         "from pathlib import Path\n"
         "from compilewatch.sources.hub.pull import pull\n"
-        f"print(pull(top=2, output=Path({str(pulls.listing)!r})).configs)"
+        "from compilewatch.sources.hub.pulled import PulledQuery\n"
+        f"print(pull(PulledQuery(top=2), Path({str(pulls.listing)!r})).configs)"
     )
     home = str(pulls.listing.parent / "home")
     variables = {"HF_ENDPOINT": pulls.hub.endpoint, "HF_TOKEN": "hf_good", "HF_HOME": home}
