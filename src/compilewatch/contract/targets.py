@@ -298,18 +298,10 @@ def default_dtype(device: str) -> records.Dtype:
 def devices() -> tuple[records.DeclaredDevice, ...]:
     """Return the rows of `devices.toml`; the first of a kind is what its bare name means."""
     text = Path(__file__).with_name("devices.toml").read_text(encoding="utf-8")
-    return tuple(
-        records.DeclaredDevice(
-            kind=row["kind"],
-            name=row["name"],
-            product=row["product"],
-            memory_bytes=row["memory_gib"] * 2**30,
-            bfloat16=row["bfloat16"],
-            capability=tuple(row["capability"]) if "capability" in row else None,
-            multiprocessors=row.get("multiprocessors"),
-        )
-        for row in tomllib.loads(text)["device"]
+    rows = (
+        {**row, "memory_bytes": row["memory_gib"] * 2**30} for row in tomllib.loads(text)["device"]
     )
+    return tuple(msgspec.convert(row, records.DeclaredDevice) for row in rows)
 
 
 def device_kinds() -> tuple[str, ...]:
