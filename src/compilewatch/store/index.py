@@ -1,11 +1,10 @@
 """`<run>/.index`: where the result of each key is in results.jsonl, and what became of each.
 
 A cache that may be deleted at any time: it belongs to one state of results.jsonl, and is made again
-if that has changed in any way, or if the cache itself is damaged. Nothing writes it during a run.
+if that has changed in any way, or if it cannot be decoded. Nothing writes it during a run.
 """
 
 import contextlib
-import hashlib
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +20,8 @@ from compilewatch.store.journal import decode
 
 FILE = ".index"
 
-VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 5
+VERSION = RESULT_VERSION * 1000 + HARNESS_VERSION * 10 + 6
 """An index of another version is made again."""
-
-DIGEST_BYTES = 16
 
 SETTLED_NANOSECONDS = 10**9
 """Only a file that was not written for this long has an index: clocks of file systems are coarse,
@@ -98,16 +95,13 @@ def index_of(path: Path) -> RunIndex:
     stamp = (VERSION, status.st_ino, status.st_size, *times)
     cache = path.with_name(FILE)
     with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-        data = cache.read_bytes()
-        if _digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
-            index = msgspec.msgpack.decode(data[DIGEST_BYTES:], type=RunIndex)
-            if index.stamp == stamp:
-                return index
+        index = msgspec.msgpack.decode(cache.read_bytes(), type=RunIndex)
+        if index.stamp == stamp:
+            return index
     index = RunIndex(stamp, *_indexed(path))
     if time.time_ns() - status.st_ctime_ns > SETTLED_NANOSECONDS:
-        body = msgspec.msgpack.encode(index)
         with contextlib.suppress(OSError):  # a folder that is read-only or full is only slower
-            replace(cache, _digest(body) + body)
+            replace(cache, msgspec.msgpack.encode(index))
     return index
 
 
@@ -134,7 +128,3 @@ def _indexed(path: Path) -> tuple[tuple[IndexedLine, ...], tuple[str, ...]]:
             lines.append(IndexedLine((start, start + len(line)), key, outcome))
         start += len(line) + 1
     return tuple(lines), tuple(damaged)
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -92,17 +92,14 @@ def test_a_file_that_was_repaired_in_place_is_read_again(store: Store, stored: S
     assert write(right) == (["A", "B"], [])
 
 
-def test_a_damaged_index_is_made_anew_wherever_the_damage_is(store: Store, stored: Stored) -> None:
+def test_an_index_that_cannot_be_decoded_is_made_anew(store: Store, stored: Stored) -> None:
     run_id = stored(*results("M0", "M1", "M2"))
     keys = [f"key of M{number}" for number in range(3)]
     right = store.lookup_many(keys), store.outcomes([run_id])
     path = store.root / run_id / ".index"
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
-        for damaged in (
-            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
-            whole[:place],
-        ):
+        for damaged in (whole[:place], whole[:place] + bytes(len(whole) - place)):
             path.write_bytes(damaged)
             assert (store.lookup_many(keys), store.outcomes([run_id])) == right
 
