@@ -27,26 +27,22 @@ NEW_PREFIX, DELETED_PREFIX = ".new-", ".deleted-"
 ABANDONED_SECONDS = 60.0
 """A run gets its name within milliseconds after its folder was made."""
 
-_Kind = TypeVar("_Kind", bound="Publication")
+T = TypeVar("T", bound=Record)
 
 
-class Publication(Record, frozen=True, kw_only=True):
-    """A publication of a run to a sink."""
+class Spooled(Record, frozen=True, kw_only=True):
+    """A run that waits for a sink since `since`; `attempts` failed, the last one for `why`."""
 
     run: str
-
-
-class Spooled(Publication, frozen=True, kw_only=True):
-    """One that waits. `since` is RFC 3339; `attempts` failed, the last one for `why`."""
-
     since: str
     attempts: int = 0
     why: str = ""
 
 
-class Delivered(Publication, frozen=True, kw_only=True):
-    """The last one that a sink accepted; `at` is RFC 3339."""
+class Delivered(Record, frozen=True, kw_only=True):
+    """The last run that a sink accepted, and when."""
 
+    run: str
     at: str
 
 
@@ -90,7 +86,7 @@ class Spool:
         files.write_atomically(self._root / sink / name, msgspec.json.encode(record))
 
 
-def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
+def _read(path: Path, kind: type[T]) -> T | None:
     with contextlib.suppress(OSError, files.DamagedError):
         return files.from_json(path.read_bytes(), kind)
     return None
