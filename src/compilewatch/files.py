@@ -19,6 +19,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from compilewatch.errors import ConfigError, OsErrorsAs, StoreError, did_you_mean
+from compilewatch.records import SCHEMA_VERSION
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Decoded = TypeVar("_Decoded")
@@ -183,18 +184,18 @@ def toml_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def read_toml(path: Path, kind: type[T], *, version: int = 1) -> T:
+def read_toml(path: Path, kind: type[T]) -> T:
     """Read a TOML file into a msgspec struct.
 
-    Raises ConfigError that names the file and the line or field, also for a `schema_version` newer
-    than `version`.
+    Raises ConfigError that names the file and the line or field, also for a `schema_version` that
+    is newer than ours.
     """
     values = toml_table(path)
-    written = values.get("schema_version", version)
-    if isinstance(written, int) and written > version:
+    written = values.get("schema_version", SCHEMA_VERSION)
+    if isinstance(written, int) and written > SCHEMA_VERSION:
         raise ConfigError(
             f"{path}: schema_version {written} is newer than this compilewatch, which supports "
-            f"{version}: upgrade compilewatch"
+            f"{SCHEMA_VERSION}: upgrade compilewatch"
         )
     try:
         return msgspec.convert(values, kind)
