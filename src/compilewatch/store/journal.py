@@ -6,6 +6,7 @@ left of a line stays a line of its own, and a line that cannot be read is left o
 """
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,26 +19,25 @@ from compilewatch.files import DamagedError
 
 T = TypeVar("T", bound=kinds.Record)
 
-VERSIONS: dict[type, int] = {
-    kinds.Run: kinds.RUN_VERSION,
-    kinds.Result: kinds.RESULT_VERSION,
-    kinds.Plan: kinds.SCHEMA_VERSION,
-}
-
 
 class _Version(msgspec.Struct):
     schema_version: int
 
 
-def decode(data: bytes, kind: type[T], current: int | None = None) -> T:
-    """Decode one stored record.
+@cache
+def _version_of(kind: type[kinds.Record]) -> int:
+    """The version of the records that this compilewatch writes."""
+    fields = msgspec.structs.fields(kind)
+    return next(int(field.default) for field in fields if field.name == "schema_version")
 
-    `current` is the version of records that are not in `VERSIONS`.
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode one stored record, whose type has its version as the default of `schema_version`.
 
     Raises StoreError if it has another version, and DamagedError if it cannot be decoded. Neither
     message names the file.
     """
-    current = VERSIONS[kind] if current is None else current
+    current = _version_of(kind)
     version = files.from_json(data, _Version).schema_version
     if version == current:
         return files.from_json(data, kind)
@@ -73,19 +73,17 @@ def append_record(path: Path, record: kinds.Record) -> None:
             files.sync_folder(path.parent)
 
 
-def read_records(path: Path, kind: type[T], version: int) -> tuple[tuple[T, ...], tuple[str, ...]]:
+def read_records(path: Path, kind: type[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
     """Return the records of a file, and one line for each that cannot be read.
 
     A file that does not exist has none. Raises StoreError if a newer compilewatch wrote one.
     """
     data = files.read_if_there(path) or b""
-    records, damaged, torn = decode_lines(data, path, kind, version)
+    records, damaged, torn = decode_lines(data, path, kind)
     return tuple(records), (*damaged, torn) if torn else tuple(damaged)
 
 
-def decode_lines(
-    data: bytes, path: Path, kind: type[T], version: int | None = None
-) -> tuple[list[T], list[str], str]:
+def decode_lines(data: bytes, path: Path, kind: type[T]) -> tuple[list[T], list[str], str]:
     """Return the records of a file's content, and one line for each line that cannot be read.
 
     The third value is such a line about an incomplete last line, or "": it is no damage while the
@@ -96,7 +94,7 @@ def decode_lines(
     damaged: list[str] = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(decode(line, kind, version))
+            records.append(decode(line, kind))
         except DamagedError as error:
             damaged.append(f"{path}:{number}: damaged line left out ({error})")
         except StoreError as error:

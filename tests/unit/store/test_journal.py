@@ -19,19 +19,19 @@ class Line(Record, frozen=True, kw_only=True):
 
 
 def names(path: Path) -> list[str]:
-    return [record.name for record in read_records(path, Line, 3)[0]]
+    return [record.name for record in read_records(path, Line)[0]]
 
 
 def test_a_torn_line_stays_a_line_of_its_own_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
-    assert read_records(path, Line, 3) == ((), ())
+    assert read_records(path, Line) == ((), ())
     append_record(path, Line(name="a"))
     path.write_bytes(path.read_bytes() + b'{"name": "tor')
     assert names(path) == ["a"]
-    assert read_records(path, Line, 3)[1] == (f"{path}:2: incomplete last line left out",)
+    assert read_records(path, Line)[1] == (f"{path}:2: incomplete last line left out",)
     append_record(path, Line(name="b"))
     assert names(path) == ["a", "b"]
-    (note,) = read_records(path, Line, 3)[1]
+    (note,) = read_records(path, Line)[1]
     assert note.startswith(f"{path}:2: damaged line left out")
 
 
@@ -39,7 +39,7 @@ def test_a_line_of_a_newer_program_is_an_error_that_names_it(tmp_path: Path) -> 
     path = tmp_path / "lines.jsonl"
     append_record(path, Line(name="a", schema_version=4))
     with pytest.raises(StoreError, match=r"lines\.jsonl:1: written by a newer compilewatch"):
-        read_records(path, Line, 3)
+        read_records(path, Line)
 
 
 def test_a_writer_waits_for_another_one_and_says_so(

@@ -85,7 +85,7 @@ def read(folder: Path) -> tuple[dict[Key, records.RunFix], tuple[str, ...]]:
 
     Raises StoreError.
     """
-    stored, damaged = read_records(folder / FILE, records.RunFix, records.FIXES_VERSION)
+    stored, damaged = read_records(folder / FILE, records.RunFix)
     return {(r.key, r.model, r.target.environment): r for r in stored}, damaged
 
 

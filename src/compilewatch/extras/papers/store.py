@@ -87,7 +87,7 @@ class PaperStore:
 
     def damaged(self) -> tuple[str, ...]:
         """One line for each line of the ledger and of a journal that cannot be read."""
-        calls = read_records(self.root / LEDGER, ModelCall, SCHEMA_VERSION)[1]
+        calls = read_records(self.root / LEDGER, ModelCall)[1]
         stages = (_journal(path)[1] for path in sorted(self.root.glob(f"*/{JOURNAL}")))
         return tuple(itertools.chain(calls, *stages))
 
@@ -196,7 +196,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = list(read_records(path, ModelCall, SCHEMA_VERSION)[0])
+        self._lines = list(read_records(path, ModelCall)[0])
         self._lock = threading.Lock()
 
     def entries(self) -> tuple[ModelCall, ...]:
@@ -229,7 +229,7 @@ class Ledger:
 
 def _journal(path: Path) -> tuple[tuple[StageResult, ...], tuple[str, ...]]:
     """The lines of a journal, and a note for each that cannot be read."""
-    return read_records(path, StageResult, SCHEMA_VERSION)
+    return read_records(path, StageResult)
 
 
 def _append(path: Path, record: Record) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from compilewatch.errors import StoreError
 from compilewatch.extras.profiles import training as recorded
-from compilewatch.extras.profiles.records import PROFILE_VERSION, OperatorStat
+from compilewatch.extras.profiles.records import OperatorStat
 from compilewatch.extras.profiles.store import PREFIX, PROFILES_FILE
 from compilewatch.extras.profiles.training import STEPS_FILE, SUMMARY_FILE
 from compilewatch.files import explained, from_json, read_if_there
@@ -146,13 +146,13 @@ def _damage_in(where: object) -> Iterator[None]:
         raise StoreError(f"{where}: {error}") from None
 
 
-def _decoded(data: bytes, kind: type[R], where: str, version: int = recorded.TRAINING_VERSION) -> R:
+def _decoded(data: bytes, kind: type[R], where: str) -> R:
     with _damage_in(where):
-        return decode(data, kind, version)
+        return decode(data, kind)
 
 
-def _record(path: Path, kind: type[R], version: int = recorded.TRAINING_VERSION) -> R:
-    return _decoded(_read(path), kind, str(path), version)
+def _record(path: Path, kind: type[R]) -> R:
+    return _decoded(_read(path), kind, str(path))
 
 
 def _read(path: Path) -> bytes:
@@ -202,7 +202,7 @@ def _check_png(path: Path) -> None:
 
 
 INFERENCE_FILES: dict[str, Callable[[Path], object]] = {
-    BASELINE_FILE: partial(_record, kind=Versioned, version=PROFILE_VERSION),
+    BASELINE_FILE: partial(_record, kind=Versioned),
     TABLE_FILE: partial(_table, column="batch_size"),
     recorded.OPERATORS_FILE: partial(_table, column="name"),
     **dict.fromkeys((TEXT_FILE, STACKS), _check_text),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compilewatch.errors import StoreError, UsageError, did_you_mean
-from compilewatch.extras.profiles.records import PROFILE_VERSION, InferenceProfile, Samples
+from compilewatch.extras.profiles.records import InferenceProfile, Samples
 from compilewatch.files import (
     DamagedError,
     explained,
@@ -104,7 +104,7 @@ def read_profiles(root: Path) -> tuple[tuple[StoredProfile, ...], tuple[str, ...
 
     Raises StoreError if a newer compilewatch wrote one.
     """
-    profiles, damaged = read_records(root / PROFILES_FILE, InferenceProfile, PROFILE_VERSION)
+    profiles, damaged = read_records(root / PROFILES_FILE, InferenceProfile)
     stored = (StoredProfile(profile=profile, folder=root / profile.place) for profile in profiles)
     return tuple(stored), damaged
 
