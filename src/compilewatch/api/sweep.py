@@ -193,26 +193,25 @@ def resume_run(
     with choose.launcher_of(settings, names) as launcher:
         observer.on_launcher(launcher)
         settings = msgspec.structs.replace(settings, jobs=launcher.jobs)
-        return resume(store, launcher, settings, reference=reference, observer=observer)
+        return resume(store, launcher, settings, stored, observer=observer)
 
 
 def resume(
     store: Store,
     launcher: Launcher,
     settings: Settings,
+    stored: StoredRun,
     *,
-    reference: str | None = None,
     observer: Observer | None = None,
 ) -> RunView:
-    """Resume an interrupted run, the newest by default, with the same id and plan.
+    """Resume an interrupted run with the same id and plan.
 
     Requests with a result are not evaluated again, except those that timed out, crashed or ran out
     of memory, because the machine may have been the cause. Their old results are kept as attempts.
-    Raises UsageError if there is no run to resume, or if requests are left and the environment or
-    compilewatch itself has changed, so that a run never mixes results of two versions.
+    Raises UsageError if requests are left and the environment or compilewatch itself has changed,
+    so that a run never mixes results of two versions.
     """
     publish.check_sinks(settings)
-    stored = store.unfinished() if reference is None else store.open(reference)
     with store.resume_run(stored) as writer:
         planned = stored.plan()
         expectations = planning.load_expectations(Path(settings.expectations_file))

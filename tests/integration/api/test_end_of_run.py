@@ -99,7 +99,7 @@ def test_killed_after_the_last_result_a_run_is_completed_by_resume(
         (stored,) = store(folder).runs()
         if stored.run.state != "finished":
             launcher = Newer()  # what only lacks its end needs no environment
-            resume(store(folder), launcher, settings(folder, **SERVICE))
+            resume(store(folder), launcher, settings(folder, **SERVICE), stored)
             assert launcher.seen == []
         _assert_complete(folder, stored.run.id)
     assert kills >= 20 // step
@@ -126,7 +126,7 @@ def test_a_late_resume_leaves_a_finished_run_as_it_is(
         (run,) = store(tmp_path).runs()
         given = settings(tmp_path, **SERVICE)
         with pytest.raises(UsageError, match="is finished: there is nothing to resume"):
-            resume(store(tmp_path), FakeLauncher(), given, reference=run.run.id)
+            resume(store(tmp_path), FakeLauncher(), given, run)
 
     child = os.fork()
     if child == 0:

@@ -54,7 +54,8 @@ def test_a_disk_that_fills_up_and_is_freed_costs_no_result(
     # Freed, with nothing left to fill: a folder cannot be opened for writing.
     filler.unlink()
     filler.mkdir()
-    seen = resume(store(small_disk), bare_launcher(), settings(small_disk, **IN_BARE))
+    given = settings(small_disk, **IN_BARE)
+    seen = resume(store(small_disk), bare_launcher(), given, interrupted)
     assert sorted(r.request.model.name for r in seen.results) == sorted(s.name for s in specs)
     assert {result.status for result in seen.results} == {Status.PASS}
     assert seen.run.state == "finished"

@@ -90,7 +90,8 @@ def cut_short(folder: Path, after: int, **given: Any) -> StoredRun:
 
 
 def resumed(folder: Path, launcher: FakeLauncher | None = None, **given: Any) -> records.RunView:
-    return resume(store(folder), launcher or FakeLauncher(), settings(folder), **given)
+    stored = store(folder).unfinished()
+    return resume(store(folder), launcher or FakeLauncher(), settings(folder), stored, **given)
 
 
 # --- one sweep ---
