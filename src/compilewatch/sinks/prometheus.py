@@ -655,12 +655,8 @@ DEFINITIONS: tuple[Definition, ...] = (
 )
 
 
-def all_definitions() -> tuple[Definition, ...]:
-    """Return the metrics of the core, then those of the extras."""
-    return _with_extras(extras.METRICS)
-
-
-def _with_extras(names: Iterable[str]) -> tuple[Definition, ...]:
+def all_definitions(names: Iterable[str] = extras.METRICS) -> tuple[Definition, ...]:
+    """Return the metrics of the core, then those of extras, of all by default."""
     loaded = (plugins.load(f"{extras.METRICS[name]}:DEFINITIONS") for name in names)
     return (*DEFINITIONS, *(definition for definitions in loaded for definition in definitions))
 
@@ -681,12 +677,7 @@ class MetricsFileSink:
 def exposition(view: records.RunView) -> bytes:
     """Return all groups of the run in the Prometheus text format 0.0.4, UTF-8."""
     samples = (sample for group in groups(view).values() for sample in group)
-    return generate_latest(registry(samples, definitions_of(view)))
-
-
-def definitions_of(view: records.RunView) -> tuple[Definition, ...]:
-    """Return the metrics that a run can have: those of the core and of the extras in it."""
-    return _with_extras(view.parts)
+    return generate_latest(registry(samples, all_definitions(view.parts)))
 
 
 class _Families(Collector):

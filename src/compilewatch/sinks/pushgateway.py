@@ -23,7 +23,7 @@ from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, selection_label
 from compilewatch.retry import retrying
-from compilewatch.sinks.prometheus import RUN, TARGET, Sample, definitions_of, groups, registry
+from compilewatch.sinks.prometheus import RUN, TARGET, Sample, all_definitions, groups, registry
 from compilewatch.store import RunFolder
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class PushgatewaySink:
         del files
         if not self._replaces:
             self._refuse_another_selection(view)
-        by_group, definitions = groups(view), definitions_of(view)
+        by_group, definitions = groups(view), all_definitions(view.parts)
         for key, samples in by_group.items():
             names = (TARGET if len(key) == 2 else RUN).labels
             self._gateway.replace(
