@@ -11,7 +11,7 @@ DATA = Path("src/compilewatch/data")
 
 LIBRARY = ScannedLibrary(
     version="5.2.0",
-    classes=(ModelClass(name="BertModel", module="bert", model_type="bert"),),
+    classes=(ModelClass(name="BertModel", model_type="bert"),),
     mappings={"CONFIG_MAPPING_NAMES": {"bert": ("BertConfig",)}},
 )
 

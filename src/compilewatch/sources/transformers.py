@@ -41,16 +41,15 @@ _HUB_LINK = re.compile(r"\(https://huggingface\.co/([\w.-]+/[\w.-]+?)\)")
 class ModelClass(Record, frozen=True, kw_only=True):
     """One exported subclass of `PreTrainedModel`, including abstract ones.
 
-    `module` is the folder under `models/`; `model_type` is that of its configuration class, or of
-    its folder if the configuration has none; `parameters` are those of `forward`, without self;
-    `modalities` are the declared inputs (`input_modalities`); `backends` are the optional packages
-    without which Transformers replaces the class by a placeholder (`@requires`). A class is
-    `concrete` if it, or an ancestor below `PreTrainedModel`, defines `__init__`, which makes its
-    layers, and if its name is not that of a base class (`…PreTrainedModel`).
+    `model_type` is that of its configuration class, or of its folder under `models/` if the
+    configuration has none; `parameters` are those of `forward`, without self; `modalities` are the
+    declared inputs (`input_modalities`); `backends` are the optional packages without which
+    Transformers replaces the class by a placeholder (`@requires`). A class is `concrete` if it, or
+    an ancestor below `PreTrainedModel`, defines `__init__`, which makes its layers, and if its name
+    is not that of a base class (`…PreTrainedModel`).
     """
 
     name: str
-    module: str
     model_type: str
     config_class: str | None = None
     checkpoint: str | None = None
@@ -247,7 +246,6 @@ def scan(root: Path) -> ScannedLibrary:
             layers = any(cls.makes_layers for _, cls in lineage)
             model_class = ModelClass(
                 name=name,
-                module=module.folder,
                 config_class=config[1] if config else None,
                 model_type=next((c.model_type[0] for c in of_config if c.model_type), folder_type),
                 checkpoint=of_config[0].checkpoint if of_config else None,
