@@ -19,7 +19,7 @@ from msgspec import Meta
 from compilewatch.contract.messages import PLAIN_TORCH
 from compilewatch.errors import ConfigError, ExecutorError, did_you_mean
 from compilewatch.files import toml_table
-from compilewatch.records import Deadlines, Depth, Dtype, Mode, Tier, Variants
+from compilewatch.records import Deadlines, Depth, Mode, Tier, Variants
 
 FILE = "compilewatch.toml"
 PREFIX = "COMPILEWATCH_"
@@ -237,11 +237,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def chosen_dynamic(self) -> bool | None:
         """The argument `dynamic` of `torch.compile`."""
         return None if self.dynamic == "default" else self.dynamic
-
-    @property
-    def named_dtype(self) -> Dtype | None:
-        """The type of weights; None means the default of each device."""
-        return None if self.dtype == "default" else Dtype(self.dtype)
 
     @property
     def memory_limit_bytes(self) -> int:

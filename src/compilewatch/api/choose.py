@@ -56,12 +56,7 @@ class Selection:
 
     def stored(self) -> dict[str, Any]:
         """The selection as `run.json` has it: runs with equal ones are compared by default."""
-        return {
-            "top": self.top,
-            "all": self.every,
-            "names": self.names,
-            "families": self.families,
-        }
+        return {"top": self.top, "all": self.every, "names": self.names, "families": self.families}
 
 
 def choose_models(
@@ -245,7 +240,7 @@ def targets_with(
 ) -> tuple[records.Target, ...]:
     """These targets in these modes, on the devices and with the type that the settings name."""
     nested, devices = settings.nested_graph_breaks, settings.devices
-    dtype = settings.named_dtype
+    dtype = None if settings.dtype == "default" else records.Dtype(settings.dtype)
     return plan.targets_of(names, modes, dynamic, nested, devices=devices, dtype=dtype)
 
 
