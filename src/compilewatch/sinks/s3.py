@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import math
 import mimetypes
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ class S3Sink:
     """Uploads a run; a later upload only sends what changed. Raises SinkError, UnreachableError.
 
     The files of an interrupted upload are kept, and the next one continues with the next file.
-    Unfinished parts of a file are deleted then. Only one process at a time may publish a run.
+    Only one process at a time may publish a run.
     """
 
     name = "s3"
@@ -75,24 +74,12 @@ class S3Sink:
     def _upload(self, client: Any, folder: str, files: RunFolder) -> int:
         """Upload the files, `run.json` last, and return how many were not up to date."""
 
-        def listed(operation: str, member: str) -> Iterator[dict[str, Any]]:
-            pages = client.get_paginator(operation)
-            for page in pages.paginate(Bucket=self._bucket, Prefix=folder):
-                yield from page.get(member, ())
-
         def put(name: str) -> bool:
             return self._put(client, folder + name, files.path(name), sizes.get(folder + name))
 
-        try:  # the parts of a killed process would be billed for ever
-            for upload in listed("list_multipart_uploads", "Uploads"):
-                client.abort_multipart_upload(
-                    Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                )
-        except ClientError as error:
-            # Not worth a permission of its own: a bucket may have a rule that does it.
-            if aws.error_details(error).code not in ("AccessDenied", "403", "NoSuchUpload"):
-                raise
-        sizes = {stored["Key"]: stored["Size"] for stored in listed("list_objects_v2", "Contents")}
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
+        listed = (stored for page in pages for stored in page.get("Contents", ()))
+        sizes = {stored["Key"]: stored["Size"] for stored in listed}
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             try:
                 sent = sum(pool.map(put, (name for name in files.names() if name != RUN_FILE)))
