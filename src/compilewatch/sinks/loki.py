@@ -145,10 +145,6 @@ class Emitter(LokiEmitterV1):  # type: ignore[misc]
                 "loki_url is not an http(s) address: set it to one like http://localhost:3100"
             )
         path = parts.path.rstrip("/").removesuffix(PUSH_PATH)
-        if path.endswith("/api/prom/push"):
-            raise ConfigError(
-                f"loki_url is Loki's push API from before 2019: end it in {PUSH_PATH}"
-            )
         if not username and not password:  # the address may contain them, but no message may
             username, password = unquote(parts.username or ""), unquote(parts.password or "")
         host = parts.netloc.rpartition("@")[2]
