@@ -411,17 +411,15 @@ class ManifestSource:
 
         A model of a package that is not installed is skipped.
         """
+        build = FactoryBuild(factory=entry.factory or "")
+        spec = ModelSpec(source=self.name, name=entry.name, build=build)
         try:
             spec = self._spec(entry)
+        except MissingModuleError as error:
+            spec = msgspec.structs.replace(spec, skip_reason=str(error))
         except ConfigError as error:
-            missing = isinstance(error, MissingModuleError)
-            spec = ModelSpec(
-                source=self.name,
-                name=entry.name,
-                build=FactoryBuild(factory=entry.factory or ""),
-                skip_reason=str(error) if missing else None,
-                error=None if missing else str(error),
-            )
+            why = f"{self.path}: model {entry.name!r}: {error}"
+            spec = msgspec.structs.replace(spec, error=why)
         return msgspec.structs.replace(
             spec,
             family=entry.family or spec.family,
@@ -430,40 +428,30 @@ class ManifestSource:
         )
 
     def _spec(self, entry: ManifestEntry) -> ModelSpec:
-        origin = f"{self.path}: model {entry.name!r}"
         if (entry.path is None) == (entry.factory is None):
-            raise ConfigError(f"{origin} needs either path or factory, and not both")
+            raise ConfigError("it needs either path or factory, and not both")
         base = self.path.resolve().parent
         file = base / entry.inputs_file if entry.inputs_file is not None else None
         if file and not (file.suffix in (".toml", ".safetensors") and file.is_file()):
-            raise ConfigError(f"{origin}: inputs_file must be a .toml or .safetensors file")
+            raise ConfigError("inputs_file must be a .toml or .safetensors file")
         of_folder, of_factory = ("weights", "trust"), ("inputs", "python_path")
         is_folder = entry.factory is None
         for field in of_factory if is_folder else of_folder:
             if getattr(entry, field):
                 kinds = ("factory", "path") if is_folder else ("path", "factory")
-                raise ConfigError(
-                    f"{origin}: {field} can be used with {kinds[0]}, not with {kinds[1]}"
-                )
+                raise ConfigError(f"{field} can be used with {kinds[0]}, not with {kinds[1]}")
         if entry.factory is None:
             folder = base / (entry.path or "")
-            if not folder.is_dir():
-                raise ConfigError(f"{origin}: the folder {folder} does not exist")
             spec = folder_spec(
                 folder, entry.name, weights=entry.weights, trust=entry.trust, root=self._root
             )
         else:
-            try:
-                spec = factory_spec(
-                    entry.factory,
-                    entry.name,
-                    python_path=(base / entry.python_path,) if entry.python_path else (),
-                    inputs=entry.inputs,
-                    root=self._root,
-                )
-            except MissingModuleError:
-                raise
-            except ConfigError as exc:
-                raise ConfigError(f"{origin}: {exc}") from exc
+            spec = factory_spec(
+                entry.factory,
+                entry.name,
+                python_path=(base / entry.python_path,) if entry.python_path else (),
+                inputs=entry.inputs,
+                root=self._root,
+            )
         inputs_file = str(file) if file else None
         return msgspec.structs.replace(spec, inputs_file=inputs_file, revision=entry.revision)

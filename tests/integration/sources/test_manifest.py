@@ -118,7 +118,7 @@ def check_line(message: str, says: str, team: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("", "model 'a' needs either path or factory"),
+        ("", "model 'a': it needs either path or factory"),
         ('path = "acorn"\nfactory = "a:b"', "needs either path or factory"),
         ('path = "nowhere"', "nowhere does not exist"),
         ('path = "broken"', "broken/config.json: not JSON"),
