@@ -7,7 +7,13 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
+from compilewatch.errors import (
+    ConfigError,
+    SourceError,
+    UnknownModelError,
+    UsageError,
+    did_you_mean,
+)
 from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
 from compilewatch.sources.own import is_file, own_model
@@ -146,9 +152,8 @@ def _of_families(specs: Sequence[ModelSpec], families: tuple[str, ...]) -> tuple
     known = {s.family for s in specs}
     for family in families:
         if family not in known:
-            near = difflib.get_close_matches(family, known, n=4, cutoff=0.6)
-            suffix = f"; similar names: {', '.join(near)}" if near else ""
-            raise UnknownModelError(f"no family {family!r}{suffix}", family)
+            hint = did_you_mean(family, known, most=4)
+            raise UnknownModelError(f"no family {family!r}{hint}", family)
     return tuple(s for s in specs if s.family in families)
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ import msgspec
 
 import compilewatch.store.runs as run_files
 from compilewatch import files
-from compilewatch.errors import StoreError, UsageError
+from compilewatch.errors import StoreError, UsageError, did_you_mean
 from compilewatch.records import Plan, Record, Result, Run, new_run_id, now
 from compilewatch.store.index import StoredOutcome, StoredResult, index_of
 from compilewatch.store.journal import decode
@@ -327,6 +326,5 @@ class Store:
             raise UsageError(f"several runs begin with {text!r}: {', '.join(matching[:5])}")
         if unreadable := [line for line in problems if f"{os.sep}{text}" in line]:
             raise StoreError(unreadable[0])
-        near = get_close_matches(text, ids, n=3, cutoff=0.5)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; see `compilewatch runs`"
+        hint = did_you_mean(text, ids, most=3) or "; see `compilewatch runs`"
         raise UsageError(f"no run {text!r} in {self.root}{hint}")

@@ -97,7 +97,7 @@ def test_a_folder_with_a_configuration(
         ({"names": []}, "no model is named"),
         ({"names": ["BretModel"]}, "similar names: BertModel"),
         ({"names": ["someone/something-else"]}, "`compilewatch pull`"),
-        ({"families": ["lama"]}, "no family 'lama'; similar names: llama"),
+        ({"families": ["lama"]}, "no family 'lama'; did you mean 'llama'"),
     ],
 )
 def test_what_selects_nothing_is_rejected(arguments: dict[str, Any], says: str) -> None:
