@@ -92,6 +92,9 @@ START_SECONDS = 180.0
 
 PING_SECONDS = 5.0
 
+ANSWER_SECONDS = 30.0
+"""How long a reply to a ping may take before the server counts as hung."""
+
 _reports = msgspec.json.Decoder(Report)
 
 
@@ -101,7 +104,6 @@ class ServerProcess(Peer):
     `threads` is the number of its threads once it is ready: with more than one it cannot fork, and
     starts a new process for each request.
 
-    `ping_timeout_seconds` is how long a reply to a ping may take before the server counts as hung.
     The server imports in advance what `targets` need; with `single`, what one request needs. Its
     children evaluate for `device` (None: the CPU), which is declared, or present if `real_device`.
     Raises LauncherError if it cannot be started.
@@ -112,7 +114,6 @@ class ServerProcess(Peer):
         environment: str,
         chosen: Interpreter,
         jobs: int,
-        ping_timeout_seconds: float,
         targets: Iterable[str] = (),
         *,
         single: bool = False,
@@ -122,7 +123,6 @@ class ServerProcess(Peer):
         self.name = environment
         self.device = device
         self.real_device = real_device
-        self.ping_timeout_seconds = ping_timeout_seconds
         self.environment: Environment | None = None
         self.threads = 1
         self.alive = True
@@ -170,11 +170,11 @@ class ServerProcess(Peer):
             if now - self._started_at > START_SECONDS:
                 self._lost(f"was not ready after {START_SECONDS:g} s")
         elif self._pinged_at is None:
-            if now - self._heard_at > min(PING_SECONDS, self.ping_timeout_seconds):
+            if now - self._heard_at > PING_SECONDS:
                 self._pinged_at = now
                 self.send(Ping())
-        elif now - self._pinged_at > self.ping_timeout_seconds:
-            self._lost(f"did not respond for {self.ping_timeout_seconds:g} s")
+        elif now - self._pinged_at > ANSWER_SECONDS:
+            self._lost(f"did not respond for {ANSWER_SECONDS:g} s")
         return reports
 
     def _lost(self, how: str) -> None:
@@ -189,7 +189,7 @@ class ServerProcess(Peer):
                 f"{self.last_line()} (try: compilewatch env check {self.name})"
             )
 
-    def close(self, timeout_seconds: float | None = None) -> None:
+    def close(self, timeout_seconds: float = ANSWER_SECONDS) -> None:
         """Let it end its children and itself; kill it if it does not."""
         self.alive = False
-        super().close(self.ping_timeout_seconds if timeout_seconds is None else timeout_seconds)
+        super().close(timeout_seconds)

@@ -35,8 +35,6 @@ TARGETS = (EAGER, "inductor", "xla")
 POLL_SECONDS = 0.5
 """How often the memory of a working subject is checked: often enough, and without disturbing it."""
 
-PING_SECONDS = 30.0
-
 END_SECONDS = 10.0
 
 SUBJECTS = 64
@@ -92,7 +90,6 @@ class SubjectServer(ServerProcess):
             name,
             known.interpreter(name),
             SUBJECTS,
-            PING_SECONDS,
             targets,
             single=True,
             real_device=device != CPU,

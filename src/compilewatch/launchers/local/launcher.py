@@ -443,9 +443,8 @@ _log = logging.getLogger(__name__)
 class LocalLauncher:
     """Runs up to `jobs` children at a time. The server stays warm between runs, until `close`.
 
-    A server that does not respond for `server_timeout_seconds` counts as hung. `cache` is the
-    folder that holds environments (by default the user's). With `warn`, a server that cannot fork
-    is logged. With `single`, the server only imports what one request needs.
+    `cache` is the folder that holds environments (by default the user's). With `warn`, a server
+    that cannot fork is logged. With `single`, the server only imports what one request needs.
     """
 
     name = "local"
@@ -455,14 +454,12 @@ class LocalLauncher:
         jobs: int | None = None,
         environments: tuple[str, ...] = ("default",),
         *,
-        server_timeout_seconds: float = 30.0,
         cache: Path | None = None,
         warn: bool = True,
         single: bool = False,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._names = environments
-        self._timeout_seconds = server_timeout_seconds
         self._known = Environments(cache)
         self._described: dict[str, records.Environment] = {}
         self._server: ServerProcess | None = None
@@ -527,7 +524,6 @@ class LocalLauncher:
                 name,
                 self._known.interpreter(name),
                 self.jobs,
-                self._timeout_seconds,
                 targets,
                 single=self._single,
                 device=device,

@@ -16,6 +16,7 @@ from compilewatch import environments
 from compilewatch.contract.messages import Abandon, Exited, Kill, NotStarted, Start, Started
 from compilewatch.environments import Interpreter
 from compilewatch.errors import CompilewatchError, InterpreterError, LauncherError
+from compilewatch.launchers import peer
 from compilewatch.launchers.local import launcher as local
 from compilewatch.launchers.local.launcher import LocalLauncher
 from compilewatch.records import Depth, Phase, Request, Result, Status, Target
@@ -41,9 +42,15 @@ def results(launcher: LocalLauncher, asked: Iterable[Request], scratch: Path) ->
     ],
 )
 def test_a_server_that_dies_or_hangs_is_replaced_and_its_killer_found(
-    bare_launcher: Make, scratch: Path, behaviour: str, why: str
+    bare_launcher: Make,
+    scratch: Path,
+    behaviour: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launcher = bare_launcher(jobs=2, server_timeout_seconds=0.5)
+    for name in ("PING_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(peer, name, 0.5)
+    launcher = bare_launcher(jobs=2)
     neighbours = [bare_request("ok", key=f"ok-{n}") for n in range(6)]
     hang = ask("hang", deadlines=hurried("create", 3.0))
     asked = [hang, ask(behaviour), *neighbours]
