@@ -739,13 +739,11 @@ def _samples(key: Key, group: MetricGroup, part: RunSlice) -> list[Sample]:
 
 def _by_target(view: records.RunView) -> dict[str, records.RunView]:
     """Split the run by target: plan, results, changes and environments of each."""
-    results: defaultdict[str, list[records.Result]] = defaultdict(list)
     # A target without any result is included, with a coverage of 0.
     planned = Counter(target_label_value(target) for target in view.run.targets)
-    for label in planned:
-        results[label] = []
+    results: dict[str, list[records.Result]] = {label: [] for label in planned}
     for result in view.results:
-        results[target_label_value(result.request.target)].append(result)
+        results.setdefault(target_label_value(result.request.target), []).append(result)
     models = view.run.planned // len(view.run.targets) if view.run.targets else 0
     parts: dict[str, records.RunView] = {}
     for label, members in results.items():
