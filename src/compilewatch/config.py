@@ -86,10 +86,6 @@ class ServiceSettings(SettingsSection, frozen=True, kw_only=True):
     password: str = ""
 
 
-class LokiSettings(ServiceSettings, frozen=True, kw_only=True):
-    pass
-
-
 class PushgatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     replace: bool = False
 
@@ -214,7 +210,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     overrides_dir: str = ""
     expectations_file: str = ""
     pushgateway: PushgatewaySettings = PushgatewaySettings()
-    loki: LokiSettings = LokiSettings()
+    loki: ServiceSettings = ServiceSettings()
     s3: S3Settings = S3Settings()
     publish: PublishSettings = PublishSettings()
     trainium: TrainiumSettings = TrainiumSettings()

@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from compilewatch import records
 from compilewatch.api.sweep import sweep_models
-from compilewatch.config import LokiSettings, PushgatewaySettings, S3Settings, Settings
+from compilewatch.config import PushgatewaySettings, S3Settings, ServiceSettings, Settings
 from compilewatch.environments import SUPPORTED_TRANSFORMERS, Environments, package_folder
 from compilewatch.environments.creation import releases
 from compilewatch.errors import InterpreterError, UnknownModelError, UsageError, did_you_mean
@@ -69,7 +69,7 @@ class Evaluator:
             baseline="none",
             sinks=(),  # and it is published nowhere
             pushgateway=PushgatewaySettings(),
-            loki=LokiSettings(),
+            loki=ServiceSettings(),
             s3=S3Settings(),
             **how,
         )
