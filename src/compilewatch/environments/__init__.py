@@ -50,11 +50,10 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": ""}
 class Interpreter:
     """The interpreter of an environment; `executable` None means the one that runs compilewatch.
 
-    `device` is the device of its tensors; `variables` are set for its workers.
+    `variables` are set for its workers.
     """
 
     executable: str | None = None
-    device: str = "cpu"
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -241,8 +240,8 @@ class Environments:
             path.unlink(missing_ok=True)
 
     def _facts(self, name: str, chosen: Interpreter) -> Path:
-        text = "\0".join((name, chosen.path, chosen.device))
-        return self._cache / "facts" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        digest = hashlib.sha256(f"{name}\0{chosen.path}".encode()).hexdigest()
+        return self._cache / "facts" / f"{name}-{digest[:16]}"
 
 
 def _digest(chosen: Interpreter) -> str:
@@ -355,8 +354,7 @@ def answer(name: str, chosen: Interpreter, kind: type[T], seconds: float, *comma
 
 def describe_interpreter(name: str, chosen: Interpreter) -> Environment:
     """Describe an interpreter, which need not have a name yet; see `Environments.describe`."""
-    asked = ("describe", name, chosen.device)
-    return answer(name, chosen, Environment, DESCRIBE_TIMEOUT_SECONDS, *asked)
+    return answer(name, chosen, Environment, DESCRIBE_TIMEOUT_SECONDS, "describe", name)
 
 
 class EnvironmentState(StrEnum):

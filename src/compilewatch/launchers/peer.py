@@ -128,8 +128,8 @@ class ServerProcess(Peer):
         self.alive = True
         self.end_reason = ""
         command = worker_command(chosen, "server", "--jobs", str(jobs))
-        command += ["--environment", environment, "--device", chosen.device]
-        command += ["--targets", ",".join(targets), *(["--single"] if single else [])]
+        command += ["--environment", environment, "--targets", ",".join(targets)]
+        command += ["--single"] if single else []
         if real_device:
             # CUDA cannot be used in a fork of a process that has asked for its devices.
             command.append("--no-forks")

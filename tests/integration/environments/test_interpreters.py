@@ -24,8 +24,6 @@ def test_the_default_environment_is_this_interpreter(monkeypatch: pytest.MonkeyP
     assert found.device == "cpu"
     assert found.harness_version == HARNESS_VERSION
     assert Environments().describe("default").digest == found.digest
-    monkeypatch.setitem(environments.INTERPRETERS, "default", Interpreter(device="xla"))
-    assert Environments().describe("default").digest != found.digest
 
 
 def test_an_unknown_environment_is_named_with_the_known() -> None:

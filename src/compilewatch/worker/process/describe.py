@@ -58,11 +58,12 @@ PACKAGES = tuple(
 """Distributions whose presence or version can change a result."""
 
 
-def describe(name: str, device: str = "cpu") -> Environment:
+def describe(name: str) -> Environment:
     """This interpreter as an environment. Raises InterpreterError if torch is not installed.
 
-    With the Neuron SDK, the NeuronCores of the machine are part of its device.
+    Its device is the CPU; with the Neuron SDK, the NeuronCores of the machine are part of it.
     """
+    device = "cpu"
     version, git, cuda = _torch_version()
     packages = installed_packages()
     if "torch-neuronx" in packages and (cores := core_count()):
@@ -120,10 +121,8 @@ def _torch_version() -> tuple[str, str, str | None]:
 
 
 def main(arguments: list[str]) -> int:
-    name = arguments[0] if arguments else "default"
-    device = arguments[1] if len(arguments) > 1 else "cpu"
     try:
-        environment = describe(name, device)
+        environment = describe(arguments[0] if arguments else "default")
     except InterpreterError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status

@@ -1,6 +1,6 @@
 """The warm server: imports once, then forks a child for each request.
 
-`worker.process.server --channel FD --jobs N --environment NAME --device DEVICE --targets A,B` (and
+`worker.process.server --channel FD --jobs N --environment NAME --targets A,B` (and
 `--declare JSON` for children that evaluate on a declared device) is started by a launcher with one
 end of a socket pair as FD; the messages are those of `contract.messages`. The server always has a
 single thread, because a fork copies only the thread that calls it. If the imports leave more than
@@ -196,7 +196,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--environment", default="default")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--targets", default="", help="comma-separated targets to import modules for"
     )
@@ -229,7 +228,7 @@ def _serve(channel: socket.socket, options: argparse.Namespace) -> int:
         gc.collect()
     gc.freeze()
     gc.enable()
-    environment = describe(options.environment, options.device)
+    environment = describe(options.environment)
     server.packages = environment.packages
     server.lines.send(messages.Ready(environment=environment, threads=count))
     server.serve()
