@@ -5,7 +5,6 @@ configuration files there are. No weights and no code of a repository are read. 
 the kinds of repository.
 """
 
-import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -17,7 +16,7 @@ import msgspec
 
 from compilewatch.config import Places, inputs_folder
 from compilewatch.contract.libraries import ADAPTERS, LIBRARIES
-from compilewatch.data import REPOSITORIES, package_classes
+from compilewatch.data import REPOSITORIES, Reviewed, package_classes
 from compilewatch.errors import ConfigError
 from compilewatch.files import DamagedError, from_json, read_json_object, read_toml
 from compilewatch.records import (
@@ -67,13 +66,11 @@ BUILT_HERE = "Transformers, timm, diffusers, sentence-transformers and open_clip
 Commit = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
 
 
-class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Allowed(Reviewed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Remote code that a person has reviewed: this repository at this commit, and no other."""
 
     repository: str
     revision: Commit
-    reason: str
-    date: str
 
 
 class RemoteCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +101,7 @@ class HubSource:
         return Resolver(read_library(self._root), package_classes(inputs_folder() / "overrides"))
 
     @cached_property
-    def reviewed(self) -> "Reviewed":
+    def reviewed(self) -> "ReviewedLines":
         """The project's reviewed lines, then the shipped ones."""
         return read_reviewed((inputs_folder() / REPOSITORIES.name, REPOSITORIES))
 
@@ -193,7 +190,7 @@ class ReviewedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     component: str | None = None
 
 
-class ReviewedRepository(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReviewedRepository(Reviewed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What repositories with these names have; either `model` or `skip`.
 
     Attributes:
@@ -202,14 +199,10 @@ class ReviewedRepository(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         part: what part of the repository the models are; by itself `component` where they have
             names, and `whole` otherwise.
         skip: the reason why there is nothing to evaluate.
-        reason: how it is known.
-        date: when it was reviewed.
     """
 
     names: list[str]
-    reason: str
-    date: datetime.date
-    model: list[ReviewedModel] = []
+    model: tuple[ReviewedModel, ...] = ()
     part: Part | None = None
     skip: str | None = None
 
@@ -221,11 +214,11 @@ class ReviewedRepositories(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     repository: list[ReviewedRepository] = []
 
 
-Reviewed = Sequence[tuple[ReviewedRepository, Path]]
+ReviewedLines = Sequence[tuple[ReviewedRepository, Path]]
 """Lines, each with the folder `models` beside its file; the first that fits applies."""
 
 
-def read_reviewed(paths: Iterable[Path]) -> Reviewed:
+def read_reviewed(paths: Iterable[Path]) -> ReviewedLines:
     """Read the files that exist; lines of earlier ones come first. Raises ConfigError."""
     lines: list[tuple[ReviewedRepository, Path]] = []
     for path in filter(Path.exists, paths):
@@ -244,7 +237,9 @@ def read_reviewed(paths: Iterable[Path]) -> Reviewed:
     return lines
 
 
-def reviewed_models(lines: Reviewed, spec: ModelSpec, resolver: Resolver) -> tuple[ModelSpec, ...]:
+def reviewed_models(
+    lines: ReviewedLines, spec: ModelSpec, resolver: Resolver
+) -> tuple[ModelSpec, ...]:
     """Return the models of a repository, none for one without a line. Raises ConfigError."""
     for line, folder in lines:
         if any(fnmatchcase(spec.name, name) for name in line.names):

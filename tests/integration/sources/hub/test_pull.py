@@ -246,7 +246,7 @@ def test_remote_code_is_allowed_at_a_commit_only(
     pulls(top=8)
     monkeypatch.setenv("COMPILEWATCH_INPUTS", str(tmp_path))
     allowed = tmp_path / "remote_code.toml"
-    line = 'repository = "org/remote"\nrevision = "main"\nreason = "r"\ndate = "d"\n'
+    line = 'repository = "org/remote"\nrevision = "main"\nreason = "r"\ndate = 2026-11-24\n'
     allowed.write_text(f"[[allow]]\n{line}")
     with pytest.raises(ConfigError, match=r"allow\[0\]\.revision"):
         pulls.specs()

@@ -68,7 +68,7 @@ def read(tmp_path: Path, miniature: Path, monkeypatch: pytest.MonkeyPatch) -> Re
         )
         pulled = PulledList(endpoint="e", pulled_at="t", query=PulledQuery(top=1), model=[listed])
         write_pulled(tmp_path / "models.toml", pulled)
-        line = f'repository = "{NAME}"\nrevision = "{COMMIT}"\nreason = "r"\ndate = "d"\n'
+        line = f'repository = "{NAME}"\nrevision = "{COMMIT}"\nreason = "r"\ndate = 2026-11-24\n'
         (inputs / "remote_code.toml").write_text(f"[[allow]]\n{line}" if trusted else "")
         return HubSource(factories.places(miniature, pulled_dir=str(tmp_path))).models()
 
