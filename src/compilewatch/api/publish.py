@@ -315,22 +315,10 @@ def report_health(store: Store, settings: Settings, published: Published) -> Non
     """Report the state of publication to the Pushgateway, if one is set and it is available."""
     if not settings.pushgateway.url:
         return
-    from compilewatch.sinks.pushgateway import PublicationHealth, push_health
+    from compilewatch.sinks.pushgateway import push_health
 
-    failed = Counter(sink for sink, _ in published.failures)
-    spool = store.spool
     with contextlib.suppress(errors.SinkError):
-        push_health(
-            settings,
-            {
-                sink: PublicationHealth(
-                    spooled=len(spool.waiting(sink)),
-                    failed=failed[sink],
-                    last=last.at if (last := spool.last(sink)) else None,
-                )
-                for sink in remote_sinks(settings)
-            },
-        )
+        push_health(settings, store.spool, [sink for sink, _ in published.failures])
 
 
 def _hand_over(

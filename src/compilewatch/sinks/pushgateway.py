@@ -8,8 +8,8 @@ import base64
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -23,8 +23,9 @@ from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, selection_label
 from compilewatch.retry import retrying
+from compilewatch.sinks import remote_sinks
 from compilewatch.sinks.prometheus import RUN, TARGET, Sample, all_definitions, groups, registry
-from compilewatch.store import RunFolder
+from compilewatch.store import RunFolder, Spool
 
 T = TypeVar("T")
 JOB = "compilewatch"
@@ -35,15 +36,6 @@ SELECTION_METRIC = "compilewatch_planned_requests"
 MESSAGE_CHARACTERS = 300
 
 LINE_BYTES = 2**16
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublicationHealth:
-    """The state of publication to a sink; `last` is RFC 3339, None if it never accepted a run."""
-
-    spooled: int
-    failed: int
-    last: str | None
 
 
 class PushgatewaySink:
@@ -89,14 +81,19 @@ class PushgatewaySink:
                 )
 
 
-def push_health(settings: Settings, health: Mapping[str, PublicationHealth]) -> None:
-    """Publish the state of publication by sink, without retries. Raises SinkError."""
+def push_health(settings: Settings, spool: Spool, failed: Iterable[str]) -> None:
+    """Publish the state of publication by remote sink, without retries. Raises SinkError.
+
+    `failed` has the name of a sink for each run that it did not accept just now.
+    """
+    failures = Counter(failed)
     samples: list[Sample] = []
-    for sink, one in health.items():
-        samples.append(("compilewatch_spooled_publications", (sink,), one.spooled))
-        samples.append(("compilewatch_failed_publications", (sink,), one.failed))
-        if one.last is not None:
-            at = datetime.fromisoformat(one.last).timestamp()
+    for sink in remote_sinks(settings):
+        waiting = len(spool.waiting(sink))
+        samples.append(("compilewatch_spooled_publications", (sink,), waiting))
+        samples.append(("compilewatch_failed_publications", (sink,), failures[sink]))
+        if (last := spool.last(sink)) is not None:
+            at = datetime.fromisoformat(last.at).timestamp()
             samples.append(("compilewatch_last_publication_timestamp_seconds", (sink,), at))
     Gateway(settings, retry=False).replace(PUBLISHER_JOB, {}, registry(samples))
 

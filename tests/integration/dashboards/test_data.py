@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -27,8 +28,8 @@ from compilewatch.extras.fixes.run_fixes import RunFixes, cases_of
 from compilewatch.extras.gate.of_run import GateResult
 from compilewatch.extras.papers.publication import push_papers
 from compilewatch.records import Mode, Part, Performance, RunView, Target
-from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
-from compilewatch.store import RunFolder
+from compilewatch.sinks.pushgateway import PushgatewaySink, push_health
+from compilewatch.store import RunFolder, Spool
 from dashboards.panels import STATES
 from dashboards.queries import FAILED, STALE_SECONDS
 from tests import example_run, factories, paper_summaries, profiled, reading, services
@@ -117,8 +118,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             for number in range(6)
         ]
         push_papers(settings, papers)
-        last = factories.run().started_at
-        push_health(settings, {"pushgateway": PublicationHealth(spooled=0, failed=0, last=last)})
+        spool = Spool(folder)
+        with mock.patch("compilewatch.store.outputs.now", return_value=factories.run().started_at):
+            spool.delivered("pushgateway", factories.run().id)
+        push_health(settings, spool, [])
         config = folder / "prometheus.yml"
         config.write_text(
             "scrape_configs:\n- job_name: pushgateway\n  honor_labels: true\n"

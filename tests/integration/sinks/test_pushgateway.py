@@ -15,8 +15,8 @@ from compilewatch.config import Settings
 from compilewatch.errors import SelectionError, SinkError, UnreachableError
 from compilewatch.records import RunView, Target
 from compilewatch.sinks.prometheus import exposition
-from compilewatch.sinks.pushgateway import PublicationHealth, PushgatewaySink, push_health
-from compilewatch.store import RunFolder
+from compilewatch.sinks.pushgateway import PushgatewaySink, push_health
+from compilewatch.store import RunFolder, Spool, Spooled
 from tests import example_run, factories, services
 from tests.services import Service
 from tests.serving import serving
@@ -121,10 +121,15 @@ def test_a_try_with_one_model_does_not_replace_the_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.services
-def test_how_publishing_went_is_a_group_of_its_own(gateway: Service) -> None:
-    well = PublicationHealth(spooled=0, failed=0, last="2026-01-02T03:04:05Z")
-    badly = PublicationHealth(spooled=2, failed=1, last=None)
-    push_health(settings(gateway.url), {"pushgateway": well, "loki": badly})
+def test_how_publishing_went_is_a_group_of_its_own(
+    gateway: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilewatch.store.outputs.now", lambda: "2026-01-02T03:04:05Z")
+    spool = Spool(tmp_path)
+    spool.delivered("pushgateway", "accepted")
+    for run in ("first", "second"):
+        spool.put("loki", Spooled(run=run, since=""))
+    push_health(settings(gateway.url, loki_url="http://loki"), spool, ["loki"])
     found = {
         (name, dict(labels)["sink"]): value
         for (name, labels), value in held(gateway).items()
