@@ -8,11 +8,11 @@ import re
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -346,18 +346,15 @@ def local_launcher(
     return LocalLauncher(settings.jobs, tuple(names), cache=settings.cache_folder, single=single)
 
 
-@contextlib.contextmanager
-def launcher_of(settings: Settings, names: Sequence[str]) -> Iterator[Launcher]:
+def launcher_of(settings: Settings, names: Sequence[str]) -> AbstractContextManager[Launcher]:
     """The launcher that the settings name, closed at the end; for generated code the sandbox."""
     if (sandboxed := extras.SANDBOXED.get(settings.source)) is not None:
-        yield plugins.load(sandboxed, f"--source {settings.source}").of(settings, tuple(names))
-    elif settings.launcher == "local":
-        with local_launcher(settings, names) as launcher:
-            yield launcher
-    else:
-        launcher_class = plugins.find("launcher", LAUNCHERS, settings.launcher)
-        with launcher_class.of(settings, names) as launcher:
-            yield launcher
+        sandbox = plugins.load(sandboxed, f"--source {settings.source}")
+        return contextlib.nullcontext(sandbox.of(settings, tuple(names)))
+    if settings.launcher == "local":
+        return local_launcher(settings, names)
+    other = plugins.find("launcher", LAUNCHERS, settings.launcher)
+    return cast("AbstractContextManager[Launcher]", other.of(settings, names))
 
 
 def evaluate_one(
