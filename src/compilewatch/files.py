@@ -215,6 +215,13 @@ def from_json(data: bytes | str, kind: type[_Decoded]) -> _Decoded:
         raise DamagedError(str(error)) from None
 
 
+def read_if_whole(path: Path, kind: type[_Decoded]) -> _Decoded | None:
+    """Return what a JSON file holds, None if it is missing, unreadable or damaged."""
+    with contextlib.suppress(OSError, DamagedError):
+        return from_json(path.read_bytes(), kind)
+    return None
+
+
 def read_json_object(path: Path, origin: str = "") -> dict[str, Any]:
     """Read a JSON file that holds an object.
 

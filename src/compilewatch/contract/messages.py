@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from compilewatch import records
-from compilewatch.files import DamagedError, from_json
+from compilewatch.files import read_if_whole
 
 PLAIN_TORCH = "COMPILEWATCH_PLAIN_TORCH"
 """If this variable is set and not `0`, workers replace nothing of torch to save time.
@@ -186,18 +186,12 @@ class Lines:
 
 def read_marks(folder: Path) -> Marks:
     """The phases that a child has entered so far; empty before the first."""
-    try:
-        return from_json((folder / PHASES_FILE).read_bytes(), Marks)
-    except (OSError, DamagedError):
-        return ()
+    return read_if_whole(folder / PHASES_FILE, Marks) or ()
 
 
 def read_result(folder: Path) -> ChildResult | None:
     """The result that a child wrote, or None if it wrote none."""
-    try:
-        return from_json((folder / RESULT_FILE).read_bytes(), ChildResult)
-    except (OSError, DamagedError):
-        return None
+    return read_if_whole(folder / RESULT_FILE, ChildResult)
 
 
 def durations(marks: Marks, end: float) -> dict[str, float]:

@@ -29,7 +29,7 @@ from compilewatch import __version__
 from compilewatch.config import cache_folder
 from compilewatch.contract import processes, targets
 from compilewatch.errors import InterpreterError, StoreError
-from compilewatch.files import DamagedError, from_json, write_atomically
+from compilewatch.files import DamagedError, from_json, read_if_whole, write_atomically
 from compilewatch.records import DEFAULT_ENVIRONMENT, HARNESS_VERSION, Environment, Record, now
 
 T = TypeVar("T")
@@ -147,10 +147,7 @@ class Environments:
 
     def read_stamp(self, name: str) -> Stamp | None:
         """Return the stamp of an environment, None if it is missing, incomplete or unreadable."""
-        try:
-            return from_json((self.folder(name) / STAMP_FILE).read_bytes(), Stamp)
-        except (OSError, DamagedError):
-            return None
+        return read_if_whole(self.folder(name) / STAMP_FILE, Stamp)
 
     def available(self) -> tuple[str, ...]:
         """Return the names of all existing environments, the default one first."""

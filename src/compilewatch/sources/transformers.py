@@ -24,7 +24,7 @@ from compilewatch.config import Places, cache_folder
 from compilewatch.data import POPULARITY, PackageClass
 from compilewatch.environments import SUPPORTED_TRANSFORMERS
 from compilewatch.errors import SourceError, StoreError
-from compilewatch.files import DamagedError, from_json, write_atomically
+from compilewatch.files import read_if_whole, write_atomically
 from compilewatch.records import ClassBuild, ConfigBuild, ModelSpec, Record, config_sha256
 from compilewatch.sources.popularity import read_popularity
 
@@ -114,13 +114,12 @@ def read_library(root: Path | None = None, cache: Path | None = None) -> Scanned
         stat = path.stat()
         digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     cached = (cache or cache_folder()) / f"library-{version}-{digest.hexdigest()[:16]}.json"
-    try:
-        return from_json(cached.read_bytes(), ScannedLibrary)
-    except (OSError, DamagedError):
+    library = read_if_whole(cached, ScannedLibrary)
+    if library is None:
         library = scan(root)
         with contextlib.suppress(StoreError):
             write_atomically(cached, msgspec.json.encode(library), durable=False)
-        return library
+    return library
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -26,11 +25,9 @@ NEW_PREFIX, DELETED_PREFIX = ".new-", ".deleted-"
 ABANDONED_SECONDS = 60.0
 """A run gets its name within milliseconds after its folder was made."""
 
-T = TypeVar("T", bound=Record)
-
 
 class Spooled(Record, frozen=True, kw_only=True):
-    """A run that waits for a sink since `since`; `attempts` failed, the last one for `why`."""
+    """A run that waits. `since` is RFC 3339; `attempts` failed, the last one for `why`."""
 
     run: str
     since: str
@@ -39,7 +36,7 @@ class Spooled(Record, frozen=True, kw_only=True):
 
 
 class Delivered(Record, frozen=True, kw_only=True):
-    """The last run that a sink accepted, and when."""
+    """The last run that a sink accepted; `at` is RFC 3339."""
 
     run: str
     at: str
@@ -56,7 +53,9 @@ class Spool:
         with files.explained("read", self._root):
             paths = sorted(p for p in (self._root / sink).glob("*.json") if p.name != LAST_FILE)
         # The file name is sufficient: a damaged file is still a waiting publication.
-        return tuple(_read(p, Spooled) or Spooled(run=p.stem, since=now()) for p in paths)
+        return tuple(
+            files.read_if_whole(p, Spooled) or Spooled(run=p.stem, since=now()) for p in paths
+        )
 
     def sinks_of(self, run: str) -> tuple[str, ...]:
         """Return the sinks for which a publication of the run waits."""
@@ -79,16 +78,10 @@ class Spool:
 
     def last(self, sink: str) -> Delivered | None:
         """Return the last publication that a sink accepted."""
-        return _read(self._root / sink / LAST_FILE, Delivered)
+        return files.read_if_whole(self._root / sink / LAST_FILE, Delivered)
 
     def _write(self, sink: str, name: str, record: Record) -> None:
         files.write_atomically(self._root / sink / name, msgspec.json.encode(record))
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    with contextlib.suppress(OSError, files.DamagedError):
-        return files.from_json(path.read_bytes(), kind)
-    return None
 
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
