@@ -279,18 +279,10 @@ def with_inputs(spec: ModelSpec, inputs: str, root: Path | None = None) -> Model
     """
     if not isinstance(spec.build, FactoryBuild):
         raise ConfigError(f"--inputs {inputs}: a callable makes inputs of your own models only")
-    path, _, attribute = inputs.rpartition(":")
     folders = spec.build.python_path
-    python_path = tuple(map(Path, folders))
-    if path.endswith(".py"):
-        inputs_spec = _file_spec(Path(path).expanduser(), attribute, inputs, python_path, root)
-    elif FACTORY.fullmatch(inputs):
-        inputs_spec = factory_spec(
-            inputs, inputs, python_path=_searched(path, python_path), root=root
-        )
-    else:
+    inputs_spec = own_model(inputs, tuple(map(Path, folders)), root)
+    if inputs_spec is None or not isinstance(inputs_spec.build, FactoryBuild):
         raise ConfigError(f"--inputs {inputs}: expected a file or MODULE:FUNCTION")
-    assert isinstance(inputs_spec.build, FactoryBuild)
     searched = dict.fromkeys((*inputs_spec.build.python_path, *folders))
     build = msgspec.structs.replace(
         spec.build,
