@@ -340,10 +340,9 @@ def value_of(settings: Settings, name: str) -> Any:
 
 def where_to_set(name: str) -> str:
     """`url in the table [loki] of compilewatch.toml, or COMPILEWATCH_LOKI_URL`."""
-    section, _, field = name.rpartition(".")
-    table = f" in the table [{section}]" if section else " in"
-    of = "of " if section else ""
-    return f"{field}{table} {of}{FILE}, or {PREFIX}{name.replace('.', '_').upper()}"
+    section, _, field = name.partition(".")
+    variable = f"{PREFIX}{section}_{field}".upper()
+    return f"{field} in the table [{section}] of {FILE}, or {variable}"
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
