@@ -45,7 +45,7 @@ def evaluated(
 ) -> Results:
     requests = [
         Request(model=spec, target=target, key="", tier=tier, depth=depth, keep_artifacts=False)
-        for spec in by_name(make_source("library").models(), tuple(names))
+        for spec in by_name(make_source("library").models, tuple(names))
         for tier, depth in how
     ]
     with WarmLauncher(2, (target.environment,)) as launcher:

@@ -18,12 +18,12 @@ from compilewatch.records import LibraryBuild, ModelSpec
 from compilewatch.sources import Source
 from compilewatch.sources.own import is_file, own_model
 
-Models = Sequence[ModelSpec] | Callable[[], Sequence[ModelSpec]]
-"""The models of a source, or what reads them."""
+Models = Callable[[], Sequence[ModelSpec]]
+"""What reads the models of a source."""
 
 
 def select(
-    specs: Models,
+    models: Models,
     *,
     top: int | None = None,
     names: Iterable[str] | None = None,
@@ -39,14 +39,14 @@ def select(
     repositories of the Hub (with all their components), and models in other sources. A name is that
     of a model, a repository (all its components), a class, a family (its first model), or a user's
     own model (see `sources.own`, which searches `python_path` and reads `transformers`). Names that
-    are not in `specs` are searched in `others`, one after the other. `names` excludes the other
+    are not in `models` are searched in `others`, one after the other. `names` excludes the other
     options. Raises UnknownModelError with similar names.
     """
     if names is not None:
         if top is not None or families is not None or all:
             raise UsageError("select models either by name, or by top, family or all")
-        return by_name(specs, names, others, python_path, transformers)
-    specs = specs() if callable(specs) else specs
+        return by_name(models, names, others, python_path, transformers)
+    specs = models()
     if families is not None:
         specs = _of_families(specs, tuple(families))
     if top is None:
@@ -59,7 +59,7 @@ def select(
 
 
 def by_name(
-    specs: Models,
+    models: Models,
     names: Iterable[str],
     others: Iterable[Callable[[], Source]] = (),
     python_path: Sequence[Path] = (),
@@ -72,11 +72,9 @@ def by_name(
     names = [name.strip() for name in names]
     pools: list[Sequence[ModelSpec]] = []
     unread: SourceError | None = None
-    if not callable(specs):
-        pools.append(specs)
-    elif not all(map(is_file, names)):
+    if not all(map(is_file, names)):
         try:
-            pools.append(specs())
+            pools.append(models())
         except SourceError as error:
             unread = error
     pending = list(others)

@@ -22,7 +22,7 @@ def run(warm_launcher: LocalLauncher, tmp_path: Path) -> Run:
     """Takes seconds a model: Dynamo itself captures each variant of real architectures."""
 
     def run(name: str, variants: Variants = Variants.ALL, device: str = "cpu") -> Result:
-        (spec,) = by_name(make_source("library").models(), {name})
+        (spec,) = by_name(make_source("library").models, {name})
         request = Request(
             model=spec,
             target=Target(device=device),

@@ -7,7 +7,8 @@ import pytest
 
 from compilewatch.errors import ConfigError, SourceError, UnknownModelError, UsageError
 from compilewatch.records import ClassBuild, ModelSpec, Part
-from compilewatch.sources.select import select
+from compilewatch.sources.select import Models
+from compilewatch.sources.select import select as select_from
 
 
 def spec(name: str, family: str = "unknown", source: str = "library", **more: Any) -> ModelSpec:
@@ -27,6 +28,10 @@ PIPELINE = tuple(
     spec(f"org/pipe#{c}", source="hub", checkpoint="org/pipe", part=Part.COMPONENT, component=c)
     for c in ("text_encoder", "unet")
 )
+
+
+def select(models: tuple[ModelSpec, ...] | Models, **chosen: Any) -> tuple[ModelSpec, ...]:
+    return select_from(models if callable(models) else lambda: models, **chosen)
 
 
 def names(specs: Iterable[ModelSpec]) -> list[str]:

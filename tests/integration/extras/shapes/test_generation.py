@@ -36,7 +36,7 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject
     monkeypatch.setattr(generation, "PROMPTS", PROMPTS)
     monkeypatch.setattr(generation, "TOKENS", TOKENS)
     monkeypatch.setattr(generation, "TOKENS_BETWEEN", TOKENS)
-    (spec,) = by_name(make_source("library").models(), {"LlamaForCausalLM"})
+    (spec,) = by_name(make_source("library").models, {"LlamaForCausalLM"})
     request = Request(model=spec, target=Target(), key="generation", tier=Tier.REAL)
     module = llama()
     yield Subject(
