@@ -142,10 +142,16 @@ def by_batch(x: Tensor) -> dict[str, Tensor]:
     return {"output": x - x.sum(0, keepdim=True) * (len(x) > 1)}
 
 
+def paired(x: Tensor) -> dict[str, Tensor]:
+    """As the scores of images and texts: a sample has one for each of the batch."""
+    return {"output": x, "scores": x @ x.T}
+
+
 @pytest.mark.parametrize(
     ("eager", "compiled", "said"),
     [
         (dict, by_batch, "compiled code changes by 3, eager mode does not"),
+        (paired, lambda x: by_batch(x) | {"scores": x @ x.T}, "by 3, eager mode does not"),
         (by_batch, dict, "eager mode changes by 3, compiled code does not"),
         (by_batch, lambda x: {"output": x + 1}, "eager mode changes by 3 and compiled code cha"),
         (dict, dict, ""),
