@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from compilewatch.api.choose import local_launcher
-from compilewatch.config import Settings
+from compilewatch.config import Settings, where_to_set
 from compilewatch.environments import Environments, last_line, worker_variables
 from compilewatch.errors import InputsError, UsageError
 from compilewatch.extras.shapes.records import (
@@ -132,8 +132,13 @@ def _reduced(request: Request, name: str, options: dict[str, Any]) -> Request:
 
 def _content(launcher: Launcher, request: Request, scratch: Path) -> bytes:
     (completed,) = launcher.run([request], scratch)
-    if completed.artifacts is None or completed.result.status is not Status.PASS:
-        raise InputsError(f"{request.model.name}: {completed.result.detail}")
+    result = completed.result
+    if completed.artifacts is None or result.status is not Status.PASS:
+        hint = ""
+        if result.status is Status.TIMEOUT:
+            place = where_to_set("deadlines.compile_seconds")
+            hint = f"; for more time, set {place}, and total_seconds in the same way"
+        raise InputsError(f"{request.model.name}: {result.detail}{hint}")
     return (completed.artifacts / REPORT_FILE).read_bytes()
 
 

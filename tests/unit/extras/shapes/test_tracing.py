@@ -1,9 +1,16 @@
-"""What users write of the sizes that they serve."""
+"""What users write of the sizes that they serve, and read where a model takes too long."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from compilewatch.errors import UsageError
+from compilewatch.errors import InputsError, UsageError
+from compilewatch.extras.shapes import tracing
 from compilewatch.extras.shapes.tracing import served_by_trace, served_by_values
+from compilewatch.records import Status
+from tests import factories
+from tests.fake_launcher import FakeLauncher, passing
 
 
 def test_lists_are_called_as_they_are_and_ranges_are_searched() -> None:
@@ -33,3 +40,13 @@ def test_a_line_of_a_trace_that_is_no_call_is_named(line: str) -> None:
         served_by_trace('{"batch": 8}\n' + line, "t")
     with pytest.raises(UsageError, match="t has no calls"):
         served_by_trace("\n", "t")
+
+
+def test_a_model_that_takes_too_long_says_where_to_allow_more_time(tmp_path: Path) -> None:
+    late = "compile did not finish within 600 s"
+    result = msgspec.structs.replace(
+        passing(factories.request("A")), status=Status.TIMEOUT, detail=late
+    )
+    launcher, where = FakeLauncher(answers={"A": result}), "COMPILEWATCH_DEADLINES_COMPILE_SECONDS"
+    with pytest.raises(InputsError, match=rf"^A: {late}; for more time, set .* {where}, and total"):
+        tracing._content(launcher, result.request, tmp_path)
