@@ -79,7 +79,8 @@ class PlanProof(Record, frozen=True, kw_only=True):
     """What a script of plain PyTorch found in a separate process.
 
     `sample` random sizes compiled nothing after the first calls. Results are equal to eager mode
-    for the sizes in `compared`; `late` are those for which a call takes too long here.
+    for the sizes in `compared`; `late` are those for which a call takes too long, or too much
+    memory, here.
     """
 
     sample: int

@@ -127,7 +127,7 @@ def _plan(report: ShapeReport, plan: ShapePlan | None) -> Iterator[RenderableTyp
     )
     if proof.late:
         late = "; ".join(", ".join(f"{n} {s}" for n, s in sizes.items()) for sizes in proof.late)
-        yield plain(f"Not compared, as a call takes too long on real tensors: {late}")
+        yield plain(f"Not compared, as a call takes too long or too much memory here: {late}")
     yield plain(f"Holds if: {'; '.join(plan.holds_if)}")
 
 

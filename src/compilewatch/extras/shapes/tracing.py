@@ -39,12 +39,17 @@ PROOF_SECONDS = 900.0
 MOST_BUCKETS = 8
 
 _WAITING = """
-import sys, torch, torch._dynamo
+import resource, sys, torch, torch._dynamo
 try:
     import transformers.modeling_utils
 except ImportError:
     pass
 torch.compile(torch.nn.Linear(1, 1), backend="aot_eager")(torch.ones(1, 1)).sum().backward()
+with open("/proc/self/statm") as file:
+    mapped = int(file.read().split()[5]) * resource.getpagesize()
+wanted, (_, most) = mapped + int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_DATA)
+if most == resource.RLIM_INFINITY or wanted < most:
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
 exec(compile(sys.stdin.read(), "plan.py", "exec"))
 """
 
@@ -86,7 +91,8 @@ def shapes_of(
         local_launcher(settings, [request.target.environment], single=True) as launcher,
     ):
         while True:
-            with prover(str(interpreter.path), variables) as prove:
+            memory = settings.memory_limit_bytes
+            with prover(str(interpreter.path), variables, memory) as prove:
                 options = {
                     "domains": served.domains,
                     "calls": served.calls,
@@ -143,13 +149,16 @@ def _content(launcher: Launcher, request: Request, scratch: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def prover(python: str, variables: dict[str, str]) -> Iterator[Callable[[str], PlanProof | str]]:
+def prover(
+    python: str, variables: dict[str, str], memory_bytes: int
+) -> Iterator[Callable[[str], PlanProof | str]]:
     """Yield what runs the script of a plan in a separate process: a proof, or why there is none.
 
-    The process imports all of torch before it gets the script, while the plan is made.
+    The process imports all of torch before it gets the script, while the plan is made. The script
+    may take `memory_bytes`, so that the results of a large vocabulary do not fill the machine.
     """
     with subprocess.Popen(
-        [python, "-B", "-P", "-c", _WAITING],
+        [python, "-B", "-P", "-c", _WAITING, str(memory_bytes)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

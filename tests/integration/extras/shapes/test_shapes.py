@@ -1,6 +1,7 @@
 """`shapes` on a model of a user's own: the search, the plan, and the script that confirms it."""
 
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from compilewatch.extras.shapes.records import PlanProof
+from compilewatch.extras.shapes.tracing import prover
 from tests.team import run_here
 from tests.warm import WarmLauncher
 
@@ -75,6 +78,45 @@ class Limited(torch.nn.Module):
 def inputs():
     return {"x": torch.randn(8, 3)}
 """
+
+
+LARGE = """
+import sys, torch
+from compilewatch.extras.shapes.worker.serving import Proof, main
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.linear(x), x.new_zeros(len(x), 2**24)
+
+def build():
+    torch.manual_seed(0)
+    return Net()
+
+def inputs(batch):
+    return (torch.ones(batch, 1),), {}
+
+def warm_up(compiled, inputs):
+    args, _ = inputs(batch=3)
+    torch._dynamo.mark_dynamic(args[0], 0, min=2)
+    compiled(*args)
+
+plan = (torch.compile, warm_up, lambda compiled, *args: compiled(*args))
+compared = [{"batch": 512}, {"batch": 2}, {"batch": 256}]
+sys.exit(main(Proof(build, inputs, plan, ranges={"batch": range(2, 4)}, compared=compared)))
+"""
+
+
+def test_the_proof_leaves_out_what_takes_more_memory_than_a_model_may() -> None:
+    """15 s: only a real limit of a process that has imported torch shows that it is kept."""
+    with prover(sys.executable, dict(os.environ), 2**30) as prove:
+        proof = prove(LARGE)
+    assert isinstance(proof, PlanProof), proof
+    assert proof.compared == ({"batch": 2},)
+    assert proof.late == ({"batch": 256}, {"batch": 512})
 
 
 def test_only_sizes_that_the_model_itself_accepts_are_called(
