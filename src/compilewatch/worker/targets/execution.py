@@ -5,7 +5,7 @@ The target `numerics` is at the top; other targets that run code use its parts.
 
 import copy
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from compilewatch.worker.targets.dynamo.failures import failed
 
 Call = Callable[..., Any]
 CompileModel = Callable[[Subject], Call]
+Results = Callable[[Subject], dict[str, Any]]
 
 _BACKENDS = ("eager", "aot_eager")
 _LAYER_SECONDS = 60.0
@@ -52,11 +53,12 @@ class NumericsTarget(CompileTarget):
         subject.enter(Phase.COMPILE)
         subject, sizes = _with_second_size(subject)
         named = subject.request.target.backend
-        results = {} if named else _results_by_backend(subject)
+        known: dict[str, Any] = {}
+        results = {} if named else _results_by_backend(subject, known)
         for backend in (named,) if named else _BACKENDS:
             compile_model = partial(_compiled, backend)
             try:
-                comparison = compared(subject, compile_model, results.get(backend, b""))
+                comparison = compared(subject, compile_model, results.get(backend, b""), known)
             except Exception as error:  # noqa: BLE001  (the edge to the compiler)
                 outcome = TargetOutcome(status=Status.ERROR)
                 return failed(outcome, error, (), f"with the backend {backend}: ")
@@ -82,10 +84,11 @@ def _compiled(backend: str, subject: Subject) -> Call:
     return compiled
 
 
-def _results_by_backend(subject: Subject) -> dict[str, bytes]:
+def _results_by_backend(subject: Subject, known: dict[str, Any]) -> dict[str, bytes]:
     """Return the encoded results of the model with each backend, for which Dynamo traces it once.
 
-    Empty if one of them fails: compiled by itself, each says whether it is the one.
+    Those of eager mode become `known` first. Empty if one of them fails: compiled by itself, each
+    says whether it is the one.
     """
 
     def results(inside: Subject) -> dict[str, bytes]:
@@ -102,11 +105,12 @@ def _results_by_backend(subject: Subject) -> dict[str, bytes]:
         by_backend: dict[str, bytes] = {}
         for backend in _BACKENDS:
             by_backend[backend] = numerics.seeded(
-                lambda: _encoded(inside, lambda one: observed(one, call))
+                lambda: _encoded(inside, lambda one: observed(one, call), known)
             )
         return by_backend
 
     try:
+        known |= numerics.seeded(lambda: _results(subject, subject, _in_eager_mode, known))
         return subject.in_fork(results, dict[str, bytes])
     except Exception:  # noqa: BLE001  (the edge to the compiler)
         return {}
@@ -208,40 +212,59 @@ def samples(subject: Subject) -> list[Subject]:
     ]
 
 
-def compared(subject: Subject, compile_model: CompileModel, first: bytes = b"") -> Numerics:
+def compared(
+    subject: Subject,
+    compile_model: CompileModel,
+    first: bytes = b"",
+    known: dict[str, Any] | None = None,
+) -> Numerics:
     """Compare the results of all calls with eager mode; each run has a fork, as a model's first.
 
     `compile_model` compiles the model of a subject; `first` are the encoded results of a run of it
-    that has taken place. What the compiler or the model raises propagates.
+    that has taken place, and `known` those of eager mode. What the compiler or the model raises
+    propagates.
     """
     kept = [first] if first else []
+    known = {} if known is None else known
 
-    def run(call: Callable[[Subject], dict[str, Any]], inside: Subject = subject) -> dict[str, Any]:
-        def encoded(forked: Subject) -> bytes:
-            forked.forget()
-            return _encoded(replace(forked, inputs=inside.inputs, later=inside.later), call)
-
-        return numerics.from_bytes(subject.in_fork(encoded, bytes))
+    def run(call: Results, inside: Subject = subject) -> dict[str, Any]:
+        results = _results(subject, inside, call, known)
+        known.update({} if known else results)
+        return results
 
     def compiled() -> dict[str, Any]:
         if kept:
-            return numerics.from_bytes(kept.pop())
+            return numerics.from_bytes(kept.pop(), known)
         return run(lambda inside: observed(inside, compile_model(inside)))
 
-    def eager(inside: Subject) -> dict[str, Any]:
-        return observed(inside, inside.module)
-
     alone = {
-        prefix: [partial(run, eager, single) for single in samples(one)]
+        prefix: [partial(run, _in_eager_mode, single) for single in samples(one)]
         for prefix, one in _calls(subject).items()
     }
-    return numerics.assess(partial(run, eager), compiled, partial(run, observed_in_float64), alone)
+    eager, in_float64 = partial(run, _in_eager_mode), partial(run, observed_in_float64)
+    return numerics.assess(eager, compiled, in_float64, alone)
 
 
-def _encoded(subject: Subject, call: Callable[[Subject], dict[str, Any]]) -> bytes:
+def _in_eager_mode(subject: Subject) -> dict[str, Any]:
+    return observed(subject, subject.module)
+
+
+def _results(
+    subject: Subject, inside: Subject, call: Results, known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the results of calls with the inputs of `inside`, in a fork that knows some."""
+
+    def encoded(forked: Subject) -> bytes:
+        forked.forget()
+        return _encoded(replace(forked, inputs=inside.inputs, later=inside.later), call, known)
+
+    return numerics.from_bytes(subject.in_fork(encoded, bytes), known)
+
+
+def _encoded(subject: Subject, call: Results, known: Mapping[str, Any]) -> bytes:
     calls = _calls(subject).items()
     results = {f"{prefix}{name}": v for prefix, one in calls for name, v in call(one).items()}
-    return numerics.to_bytes(results)
+    return numerics.to_bytes(results, known)
 
 
 def _calls(subject: Subject) -> dict[str, Subject]:

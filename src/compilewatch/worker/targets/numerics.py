@@ -311,20 +311,34 @@ def _reference(run: Run | None, seed: int = SEED) -> Any | None:
         return None
 
 
-def to_bytes(results: Mapping[str, Any]) -> bytes:
-    """Encode results by path; `from_bytes` is the inverse."""
-    return msgspec.msgpack.encode({path: _encoded(value) for path, value in results.items()})
+def to_bytes(results: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> bytes:
+    """Encode results by path; `from_bytes` is the inverse, with the same `known` ones.
+
+    A fork has the results that its parent knows, and need not return what is equal to them.
+    """
+    known = known or {}
+    return msgspec.msgpack.encode(
+        {path: _encoded(value, known.get(path)) for path, value in results.items()}
+    )
 
 
-def from_bytes(data: bytes) -> dict[str, Any]:
+def from_bytes(data: bytes, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the results by path, with tensors on the CPU."""
-    return {path: _decoded(*value) for path, value in msgspec.msgpack.decode(data).items()}
+    return {
+        path: _decoded(*value) if value else (known or {})[path]
+        for path, value in msgspec.msgpack.decode(data).items()
+    }
 
 
-def _encoded(value: Any) -> tuple[Any, ...]:
-    """A plain value or the text of another one; of a tensor, its type, shape and bytes."""
+def _encoded(value: Any, known: Any) -> tuple[Any, ...]:
+    """A plain value or the text of another one; of a tensor, its type, shape and bytes.
+
+    A tensor that is equal to the known one is empty.
+    """
     if isinstance(value, Tensor):
         dense = value.detach().cpu()
+        if isinstance(known, Tensor) and dense.dtype is known.dtype and _equal(dense, known):
+            return ()
         if dense.layout is not torch.strided:
             dense = dense.to_dense()
         dense = dense.resolve_conj().resolve_neg().contiguous()

@@ -193,6 +193,16 @@ def test_other_layouts_become_dense_and_what_is_no_tensor_stays_or_becomes_text(
     assert decoded == {**plain, "f": f"int: {2**70}", "g": "complex: 1j"}
 
 
+def test_what_the_parent_knows_is_not_returned_again() -> None:
+    known = {"same": VALUES, "other": VALUES, "double": VALUES, "whole": 1}
+    results = {"same": VALUES.clone(), "other": VALUES + 1, "double": VALUES.double(), "whole": 1}
+    data = to_bytes(results, known)
+    assert len(to_bytes(results)) - len(data) >= VALUES.nbytes
+    decoded = from_bytes(data, known)
+    assert decoded["same"] is VALUES
+    assert numerics.identical(decoded, results)
+
+
 class Takes(nn.Module):
     def forward(self, x: Tensor, pixels: list[Tensor], flag: bool) -> Tensor:
         return x + pixels[0].mean() if flag else x
