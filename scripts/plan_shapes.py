@@ -47,13 +47,15 @@ def _run(name: str) -> Any:
         if result.stdout:
             return json.loads(result.stdout)
         problem = (result.stderr.strip().splitlines() or [f"exit {result.returncode}"])[-1]
+        problem = problem.partition("; for more time")[0]
     return problem
 
 
 def outcome(report: dict[str, Any] | str) -> tuple[str, str, str, str]:
     """Return the compilations as called, with `dynamic=True` and with the plan, and its title."""
     if isinstance(report, str):
-        return "", "", "", f"not known: {report.partition(': ')[2] or report}"
+        problem = report.rpartition(": ")[2] if report.startswith("compilewatch") else report
+        return "", "", "", f"not known: {problem}"
     plan, tried = report["plan"], report["unconfirmed"]
     number, words = "", "none is confirmed" if tried else "none that was tried needs fewer"
     if plan:
