@@ -45,11 +45,14 @@ try:
 except ImportError:
     pass
 torch.compile(torch.nn.Linear(1, 1), backend="aot_eager")(torch.ones(1, 1)).sum().backward()
-with open("/proc/self/statm") as file:
-    mapped = int(file.read().split()[5]) * resource.getpagesize()
-wanted, (_, most) = mapped + int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_DATA)
-if most == resource.RLIM_INFINITY or wanted < most:
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+try:
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[5]) * resource.getpagesize()
+    wanted, (_, most) = mapped + int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_DATA)
+    if most == resource.RLIM_INFINITY or wanted < most:
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+except OSError:
+    pass  # only Linux has the file, and counts all of a process's own memory
 exec(compile(sys.stdin.read(), "plan.py", "exec"))
 """
 
