@@ -196,7 +196,6 @@ class NAME(nn.Module):
 FORGER = """import json, os, sys
 import torch
 from torch import nn
-from tests import factories
 BLOCKS
 def model():
     return nn.Sequential(LIST)
