@@ -75,7 +75,6 @@ class BEyeConfig(PreTrainedConfig):
     "models/b_eye/modeling_b_eye.py": """
 from ..acorn.modeling_acorn import AcornPreTrainedModel as Base
 from .configuration_b_eye import BEyeConfig
-from tests import factories
 
 class BEyePreTrainedModel(Base):
     config: BEyeConfig
