@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from compilewatch.records import Mode, Phase, Status
 from compilewatch.worker.subject import ExampleInputs
 from compilewatch.worker.targets import numerics
-from compilewatch.worker.targets.execution import NumericsTarget, enlarged
+from compilewatch.worker.targets.execution import NumericsTarget, compared, enlarged
 from compilewatch.worker.targets.numerics import assess, compare, from_bytes, to_bytes
 from tests.integration.worker.targets.conftest import MakeSubject
 
@@ -225,6 +225,24 @@ def test_a_larger_batch_has_one_more_row_wherever_it_is_named(make_subject: Make
 class Double(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * 2
+
+
+def test_only_the_first_results_are_returned_whole(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[int] = []
+
+    def decode(data: bytes, known: Any = None) -> dict[str, Any]:
+        returned.append(len(data))
+        return from_bytes(data, known)
+
+    monkeypatch.setattr(numerics, "from_bytes", decode)
+    subject = replace(
+        make_subject(Double), inputs=ExampleInputs(strategy="test", kwargs={"x": VALUES})
+    )
+    assert compared(subject, lambda inside: inside.module).matches
+    eager, compiled, again, _in_float64 = returned
+    assert eager > VALUES.nbytes > 50 * max(compiled, again)
 
 
 class Third(nn.Module):
