@@ -487,8 +487,8 @@ class Numerics(Record, frozen=True, kw_only=True):
     """A comparison with eager mode: tolerances as used and errors as measured.
 
     Relative errors are relative to the largest magnitude in the same output. `reference` is what
-    errors were compared with if the tolerances alone did not decide: `float64`, or `eager` if the
-    model cannot run in float64. `mismatches` names the first few outputs that differ; `alone` says
+    errors were compared with: `float64` where the tolerances alone do not decide and the model can
+    run in it, otherwise `eager`. `mismatches` names the first few outputs that differ; `alone` says
     then which of the two differs from each sample of the batch computed alone, in eager mode, and
     `depends_on_batch` whether eager mode does. Otherwise `first_layer` may be the first of the
     innermost modules that differ when they alone are compiled, with its error. `sizes` are those of

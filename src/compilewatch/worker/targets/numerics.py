@@ -53,17 +53,18 @@ def assess(
 ) -> Numerics:
     """Compare the results of two functions; each is called at least once, from the same seed.
 
-    `reference` runs the same model in float64; if it raises, eager mode is the reference. Eager
-    mode runs twice first: if its results differ, the model is not deterministic and nothing counts
-    against the compiler (`matches` is then the plain comparison, for information). A mismatch only
-    counts if it occurs again with another seed. Then `samples`, which run each sample of a batch
-    alone in eager mode, say which of the two results depends on the other samples: by what the
-    paths of the results of that batch begin with.
+    `reference` runs the same model in float64, where the results differ; if it raises, eager mode
+    is the reference. Eager mode runs twice first: if its results differ, the model is not
+    deterministic and nothing counts against the compiler (`matches` is then the plain comparison,
+    for information). A mismatch only counts if it occurs again with another seed. Then `samples`,
+    which run each sample of a batch alone in eager mode, say which of the two results depends on
+    the other samples: by what the paths of the results of that batch begin with.
     """
     first, by_compiler = seeded(eager), seeded(compiled)
     deterministic = identical(first, seeded(eager))
-    expected, comparison = _reference(reference), compare(first, by_compiler, None)
-    if comparison.mismatches and expected is not None:
+    comparison = compare(first, by_compiler, None)
+    expected = _reference(reference) if comparison.mismatches else None
+    if expected is not None:
         by_compiler = seeded(compiled)
         comparison = compare(first, by_compiler, expected)
     if comparison.mismatches and deterministic:
