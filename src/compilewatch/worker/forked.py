@@ -18,7 +18,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -115,43 +118,86 @@ def in_fork(
     longer than `limit_seconds`, or uses no CPU time for `idle_seconds`; it is killed with its
     process group, if it has one.
     """
+    (value,) = _in_forks([function], kind, [] if log is None else log, limit_seconds, idle_seconds)
+    return value
+
+
+def in_two_forks(
+    functions: tuple[Callable[[Connection], _Value], Callable[[Connection], _Value]], kind: Any
+) -> tuple[_Value, _Value]:
+    """Call two functions at the same time, each in a fork and with one end of a pipe between them.
+
+    See `in_fork`. An end raises EOFError or OSError where the other function has ended.
+    """
+    ends = Pipe()
+
+    def connected() -> Iterator[Callable[[], _Value]]:
+        for function, own, other in zip(functions, ends, reversed(ends), strict=True):
+            yield partial(_with_end, function, own, other)
+        for end in ends:  # no process but the two has them, so that each learns of the other's end
+            end.close()
+
+    first, second = _in_forks(connected(), kind, [], None, None)
+    return first, second
+
+
+def _with_end(
+    function: Callable[[Connection], _Value], own: Connection, other: Connection
+) -> _Value:
+    other.close()
+    with own:
+        return function(own)
+
+
+def _in_forks(
+    functions: Iterable[Callable[[], _Value]],
+    kind: Any,
+    log: list[str],
+    limit_seconds: float | None,
+    idle_seconds: float | None,
+) -> list[_Value]:
+    """Call functions at the same time; see `in_fork`."""
     limited = limit_seconds is not None or idle_seconds is not None
-    read, write = os.pipe()
+    started: list[tuple[int, int]] = []
+    statuses: list[int] = []
     flush()
     # The fork gets a SIGTERM too, and its stack, written first, says where a model was.
     delayed = () if limited else (signal.SIGTERM,)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, delayed)
     try:
-        pid = fork()
-        if pid == 0:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.close(read)
-            _call(function, write, [] if log is None else log)
-        os.close(write)
         try:
-            answer = _read(read, pid, limit_seconds, idle_seconds)
+            for function in functions:
+                read, write = os.pipe()
+                pid = fork()
+                if pid == 0:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                    os.close(read)
+                    _call(function, write, log)
+                os.close(write)
+                started.append((read, pid))
+            answers = [_read(*each, limit_seconds, idle_seconds) for each in started]
         finally:
-            os.close(read)
-            if limited:
-                for kill in (os.killpg, os.kill):
+            for read, pid in started:
+                os.close(read)
+                for kill in (os.killpg, os.kill) if limited else ():
                     with contextlib.suppress(OSError):
                         kill(pid, signal.SIGKILL)
-            status = _reap(pid)
+                statuses.append(_reap(pid))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if not answer and not limited:
-        _end_like(status)
-    if not answer:
-        how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
-        raise ForkEndedError(how, late=False)
-    value, ended_log, failure = msgspec.msgpack.decode(answer, type=_Answer)
-    if log is not None:
+    for answer, status in zip(answers, statuses, strict=True):
+        if not answer and not limited:
+            _end_like(status)
+        if not answer:
+            how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+            raise ForkEndedError(how, late=False)
+    decoded = [msgspec.msgpack.decode(answer, type=_Answer) for answer in answers]
+    for _, ended_log, failure in decoded:
         log[:] = ended_log
-    if failure is not None:
-        record, line, names = failure
-        raise RecordedError(record, line=line, names=names)
-    result: _Value = msgspec.msgpack.decode(value, type=kind)
-    return result
+        if failure is not None:
+            record, line, names = failure
+            raise RecordedError(record, line=line, names=names)
+    return [msgspec.msgpack.decode(value, type=kind) for value, _, _ in decoded]
 
 
 def _call(function: Callable[[], object], write: int, log: list[str]) -> NoReturn:

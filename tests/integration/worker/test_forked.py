@@ -15,7 +15,7 @@ import os, random, signal, sys, time
 from compilewatch.contract.failures import (
     RecordedError, error_code, error_record, one_line, type_names
 )
-from compilewatch.worker.forked import ForkEndedError, in_fork, possible
+from compilewatch.worker.forked import ForkEndedError, in_fork, in_two_forks, possible
 
 assert possible()
 STATE = []
@@ -101,6 +101,55 @@ assert not possible()
 )
 def test_the_end_of_a_fork_is_that_of_this_process(end: str, status: int) -> None:
     ran(f"run(lambda: {end})", status=status)
+
+
+def test_two_forks_talk_and_each_learns_that_the_other_one_has_ended() -> None:
+    *said, _ = ran(
+        """
+def asks(other):
+    other.send_bytes(b"who?")
+    return [os.getpid(), other.recv_bytes()]
+
+def answers(other):
+    return [other.recv_bytes(), other.send_bytes(str(os.getpid()).encode())]
+
+(one, answer), (question, _) = in_two_forks((asks, answers), list)
+assert len({one, int(answer), os.getpid()}) == 3
+print(question)
+
+def waits(other):
+    try:
+        other.recv_bytes()
+    except EOFError:
+        print("the end", flush=True)
+
+def fails(other):
+    raise KeyError("x")
+
+for both in ((waits, fails), (fails, waits)):
+    try:
+        in_two_forks(both, list)
+    except RecordedError as error:
+        print(error_record(error).type)
+"""
+    )
+    assert said == ["b'who?'", *("the end", "KeyError") * 2]
+
+
+@pytest.mark.parametrize("order", ["waits, crashes", "crashes, waits"])
+def test_the_end_of_one_of_two_forks_is_that_of_this_process(order: str) -> None:
+    ran(
+        f"""
+def crashes(other):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def waits(other):
+    other.recv_bytes()
+
+in_two_forks(({order}), list)
+""",
+        status=-signal.SIGSEGV,
+    )
 
 
 def test_with_a_limit_an_end_is_an_error_and_what_a_fork_has_started_delays_nothing() -> None:

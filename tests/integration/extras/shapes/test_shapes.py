@@ -49,6 +49,7 @@ def test_both_sides_of_a_branch_are_called_planned_and_confirmed(
     called = [call["sizes"]["batch"] for call in report["as_called"]["calls"]]
     assert {1, 2, 16, 17, 64} <= set(called)
     assert len(called) <= 20
+    assert called == [call["sizes"]["batch"] for call in report["dynamic"]["calls"]]
     assert len(report["dynamic"]["graphs"]) == 3  # 1, up to 16, more
     plan = report["plan"]
     assert len(plan["series"]["graphs"]) == 2

@@ -107,6 +107,11 @@ class Traced(msgspec.Struct):
     def compilations(self) -> int:
         return self.series.compilations
 
+    @property
+    def sizes(self) -> list[Sizes]:
+        """Those of each call."""
+        return [call.sizes for call in self.series.calls]
+
 
 class Planner:
     """Tries plans for a range of sizes, of which `calls` say the most."""

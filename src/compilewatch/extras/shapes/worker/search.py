@@ -257,17 +257,17 @@ class Search:
         }
         self._served: dict[tuple[int, ...], int] = {}
 
-    def run(self, calls: Sequence[Sizes] = ()) -> None:
-        """Make the calls, and those that are needed to know the rest."""
-        for sizes in calls or (self.first,):
-            self.call(sizes)
+    def wanted(self) -> Iterator[Sizes]:
+        """Yield what has to be called next, until the graphs are known for all sizes."""
+        if not self._compiled.calls:
+            yield self.first
         while len(self._compiled.calls) < MOST_CALLS and self._compiled.limit is None:
             made = [call.sizes for call in self._compiled.calls]
             candidates = itertools.chain(self._unserved(), self._to_confirm())
-            sizes = next((sizes for sizes in candidates if sizes not in made), {})
-            if not sizes:
+            sizes = next((sizes for sizes in candidates if sizes not in made), None)
+            if sizes is None:
                 break
-            self.call(sizes)
+            yield sizes
 
     def call(self, sizes: Sizes) -> None:
         if self._compiled.call(sizes, self._geometry.inputs(sizes)).compiled:

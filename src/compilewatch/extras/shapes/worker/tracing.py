@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
@@ -24,11 +28,15 @@ from compilewatch.extras.shapes.worker.search import (
 )
 from compilewatch.extras.shapes.worker.serving import Sizes
 from compilewatch.records import Phase, Status, TargetOutcome
+from compilewatch.worker import forked
 from compilewatch.worker.subject import ExampleInputs, Subject
 from compilewatch.worker.targets.dynamo.series import judged, series
 
 _MASK = re.compile(r"(?<!encoder_)attention_mask$|padding_mask$|^(pixel_)?mask$")
 """The names of arguments that say what is padding."""
+
+_END = b""
+"""After the last call that a fork tells the other one of."""
 
 
 def trace(subject: Subject, values: dict[str, Any]) -> TargetOutcome:
@@ -54,14 +62,7 @@ def _report(geometry: Geometry, values: dict[str, Any]) -> ShapeReport:
     parameters = inspect.signature(geometry.subject.module.forward).parameters
     calls: list[Sizes] = values["calls"]
     limits = () if calls else limits_of(geometry, domains_of(values))
-    domains = within(domains_of(values), limits)
-    search = not calls
-    as_called = traced(geometry, domains, calls, dynamic=None, search=search)
-    calls = [call.sizes for call in as_called.series.calls]
-    dynamic = traced(geometry, domains, calls, dynamic=True, search=search)
-    if len(dynamic.series.calls) > len(calls):
-        calls = [call.sizes for call in dynamic.series.calls]
-        as_called = traced(geometry, domains, calls, dynamic=None)
+    as_called, dynamic = traced(geometry, within(domains_of(values), limits), calls)
     return ShapeReport(
         as_called=as_called.series,
         dynamic=dynamic.series,
@@ -72,30 +73,61 @@ def _report(geometry: Geometry, values: dict[str, Any]) -> ShapeReport:
     )
 
 
-def traced(
-    geometry: Geometry,
-    domains: Domains,
-    calls: Sequence[Sizes],
-    *,
-    dynamic: bool | None,
-    search: bool = False,
-) -> Traced:
-    """Return what calls of a model that nothing has called compile; `search` adds some to these."""
+def traced(geometry: Geometry, domains: Domains, given: Sequence[Sizes]) -> tuple[Traced, Traced]:
+    """Return what calls of a model that nothing has called compile: as called, and dynamically.
 
-    def called(subject: Subject) -> Traced:
+    If no calls are `given`, the first series looks for those that are needed, and the second one
+    for more. Both make all of them, at the same time where this process can fork.
+    """
+    subject = geometry.subject
+
+    def called(
+        dynamic: bool | None, calls: Callable[[Search], Iterable[Sizes]], subject: Subject
+    ) -> Traced:
         inside = replace(geometry, subject=subject)
         with series(subject, dynamic=dynamic) as compiled:
-            caller = Search(compiled, inside, domains)
-            if search:
-                caller.run(calls)
-            else:
-                for sizes in calls:
-                    caller.call(sizes)
-            return Traced(series=compiled.record(), served=caller.served())
+            search = Search(compiled, inside, domains)
+            with contextlib.suppress(EOFError, OSError):  # the other fork has ended, and counts
+                for sizes in calls(search):
+                    search.call(sizes)
+            return Traced(series=compiled.record(), served=search.served())
 
-    def inputs(subject: Subject, sizes: Sizes) -> ExampleInputs:
-        return replace(geometry, subject=subject).inputs(sizes)
+    def inputs(inside: Subject, sizes: Sizes) -> ExampleInputs:
+        return replace(geometry, subject=inside).inputs(sizes)
 
-    result = geometry.subject.in_fork(called, Traced)
-    result.series = judged(geometry.subject, result.series, inputs)
-    return result
+    def first(other: Connection) -> Traced:
+        def calls(search: Search) -> Iterator[Sizes]:
+            return chain(_sent(given or search.wanted(), other), _received(other))
+
+        return called(None, calls, subject)
+
+    def second(other: Connection) -> Traced:
+        def calls(search: Search) -> Iterator[Sizes]:
+            return chain(_received(other), _sent(() if given else search.wanted(), other))
+
+        return called(True, calls, subject)
+
+    def alone(dynamic: bool | None, calls: Callable[[Search], Iterable[Sizes]]) -> Traced:
+        return subject.in_fork(partial(called, dynamic, calls), Traced)
+
+    if subject.can_fork():
+        both = forked.in_two_forks((first, second), Traced)
+    else:
+        before = alone(None, lambda search: given or search.wanted()).sizes
+        dynamic = alone(True, lambda search: chain(before, () if given else search.wanted()))
+        both = alone(None, lambda _: dynamic.sizes), dynamic
+    for each in both:
+        each.series = judged(subject, each.series, inputs)
+    return both
+
+
+def _sent(calls: Iterable[Sizes], other: Connection) -> Iterator[Sizes]:
+    """Yield calls that the other fork is told of, and then of their end."""
+    for sizes in calls:
+        other.send_bytes(msgspec.json.encode(sizes))
+        yield sizes
+    other.send_bytes(_END)
+
+
+def _received(other: Connection) -> Iterator[Sizes]:
+    yield from map(msgspec.json.decode, iter(other.recv_bytes, _END))
