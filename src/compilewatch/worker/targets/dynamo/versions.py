@@ -134,7 +134,9 @@ class Version:
         """
         if self.environment is None:
             return
-        values = {symbol: sizes[name] for symbol, name in self._symbols if name in sizes}
+        values: dict[sympy.Basic, Any] = {
+            symbol: sympy.Integer(sizes[name]) for symbol, name in self._symbols if name in sizes
+        }
         names = {symbol: sympy.Symbol(name) for symbol, name in reversed(self._symbols)}
         for guard in self.environment.guards:
             if not _may_hold(guard.expr, values):
@@ -331,11 +333,22 @@ def _kind_of(guard: sympy.Basic) -> RecompilationKind:
     return RecompilationKind.CONSTANT if has_number else RecompilationKind.EQUAL_SIZES
 
 
-def _may_hold(guard: sympy.Basic, values: dict[sympy.Basic, int]) -> bool:
+def _may_hold(guard: sympy.Basic, values: dict[sympy.Basic, Any]) -> bool:
     try:
-        return bool(guard.xreplace(values) != sympy.false)
+        return bool(_value(guard, values) != sympy.false)
     except ZeroDivisionError:  # a modulo of a size
         return False
+
+
+def _value(expression: Any, values: dict[sympy.Basic, Any]) -> Any:
+    """What `xreplace` returns, but each part, which guards share, is computed once for `values`."""
+    if not getattr(expression, "args", ()):
+        return values.get(expression, expression)
+    if expression not in values:
+        args = [_value(arg, values) for arg in expression.args]
+        changed = any(new is not old for new, old in zip(args, expression.args, strict=True))
+        values[expression] = expression.func(*args) if changed else expression
+    return values[expression]
 
 
 def _dimension(source: Any) -> str:
