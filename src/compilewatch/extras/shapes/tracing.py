@@ -177,7 +177,9 @@ def prover(
             try:
                 printed = msgspec.json.decode(out.splitlines()[-1], type=_Printed)
             except (IndexError, msgspec.DecodeError):
-                return last_line(err)
+                if "allocate memory" in (problem := last_line(err)):
+                    return "needs more memory than memory_limit_gib in compilewatch.toml allows"
+                return problem
             for sizes, difference in printed.differences:
                 return f"{', '.join(f'{n} {s}' for n, s in sizes.items())}: {difference}"
             if len(set(printed.graphs)) > 1:

@@ -120,6 +120,14 @@ def test_the_proof_leaves_out_what_takes_more_memory_than_a_model_may() -> None:
     assert proof.late == ({"batch": 256}, {"batch": 512})
 
 
+def test_a_proof_without_enough_memory_says_where_to_allow_more(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncat\necho "RuntimeError: can\'t allocate memory" >&2\nexit 1\n')
+    python.chmod(0o755)
+    with prover(str(python), {}, 2**30) as prove:
+        assert prove("") == "needs more memory than memory_limit_gib in compilewatch.toml allows"
+
+
 def test_only_sizes_that_the_model_itself_accepts_are_called(
     tmp_path: Path, warm_launcher: WarmLauncher
 ) -> None:

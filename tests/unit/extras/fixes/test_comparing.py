@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,8 @@ def test_the_loss_of_a_normalised_output_has_gradients() -> None:
     assert x.grad is not None
     assert x.grad.abs().max() > 1e-3
     assert verifying.loss_of({"ids": torch.tensor([1])}) is None
+    of_each_sample = torch.tensor([1.0, 3.0], requires_grad=True)
+    assert verifying.loss_of(SimpleNamespace(loss=of_each_sample)).item() == 2
 
 
 def called(model: nn.Module, *args: Any) -> dict[str, Any]:

@@ -404,7 +404,7 @@ def loss_of(output: Any) -> Any:
     """
     loss: Any = getattr(output, "loss", None)
     if torch.is_tensor(loss) and loss.requires_grad:
-        return loss
+        return loss.mean()  # of each sample in some models
     outputs = [value for value in tensors(output) if value.requires_grad]
     parts = [(value.abs() if value.is_complex() else value).flatten() for value in outputs]
     if not parts:
