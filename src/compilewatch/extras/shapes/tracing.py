@@ -39,7 +39,13 @@ PROOF_SECONDS = 900.0
 MOST_BUCKETS = 8
 
 _WAITING = """
-import resource, sys, torch, torch._dynamo
+import ctypes, os, resource, signal, sys
+def end_with_parent():
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # prctl.h
+end_with_parent()
+os.register_at_fork(after_in_child=end_with_parent)
+import torch, torch._dynamo
 try:
     import transformers.modeling_utils
 except ImportError:

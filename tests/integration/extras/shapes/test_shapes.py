@@ -1,7 +1,9 @@
 """`shapes` on a model of a user's own: the search, the plan, and the script that confirms it."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -126,6 +128,37 @@ def test_a_proof_without_enough_memory_says_where_to_allow_more(tmp_path: Path) 
     python.chmod(0o755)
     with prover(str(python), {}, 2**30) as prove:
         assert prove("") == "needs more memory than memory_limit_gib in compilewatch.toml allows"
+
+
+PROVES = '''
+import os, sys
+from compilewatch.extras.shapes.tracing import prover
+
+script = f"""
+import os, time
+pids = open({sys.argv[1]!r}, "w")
+os.fork()
+print(os.getpid(), file=pids, flush=True)
+time.sleep(600)
+"""
+with prover(sys.executable, dict(os.environ), 2**30) as prove:
+    prove(script)
+'''
+
+
+def test_a_proof_and_its_fork_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    """8 s: only real processes, of which one has imported torch, show that none stays behind."""
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    with subprocess.Popen([sys.executable, "-c", PROVES, pids]) as program, pids.open() as reader:
+        started = [int(reader.readline()) for _ in range(2)]
+        program.kill()
+        try:
+            assert reader.read() == "", "both have closed the pipe"
+        finally:
+            for pid in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def test_only_sizes_that_the_model_itself_accepts_are_called(
