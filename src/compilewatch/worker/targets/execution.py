@@ -364,11 +364,17 @@ def _parts(subject: Subject) -> dict[str, Subject]:
 
 
 def comparable(subject: Subject, output: Any) -> dict[str, Any]:
-    """Return outputs by path, and the existing gradients by parameter."""
+    """Return outputs by path, and gradients by parameter if there are any.
+
+    No gradient is the same as zeros, which compiled code has in its place: so compares PyTorch
+    (`torch._dynamo.testing.collect_results`).
+    """
     results = dict(numerics.leaves(output))
-    for name, parameter in subject.module.named_parameters():
-        if parameter.grad is not None:
-            results[f"gradient of {name}"] = parameter.grad
+    parameters = {name: one for name, one in subject.module.named_parameters() if one.requires_grad}
+    if any(parameter.grad is not None for parameter in parameters.values()):
+        for name, parameter in parameters.items():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            results[f"gradient of {name}"] = gradient
     return results
 
 

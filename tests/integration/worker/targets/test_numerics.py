@@ -330,7 +330,19 @@ def test_a_graph_that_is_wrong_from_the_second_size_on_is_found_in_its_layer(
     assert comparison.depends_on_batch is (build is OverBatch)
 
 
-@pytest.mark.parametrize("build", [Layers, NormOfBatch, OverBatch])
+class LossOfEncoder(nn.Module):
+    """Half of the parameters have no gradient in eager mode; compiled code gives them zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        code = self.encoder(x)
+        return {"loss": code.square().mean(), "decoded": self.decoder(code)}
+
+
+@pytest.mark.parametrize("build", [Layers, NormOfBatch, OverBatch, LossOfEncoder])
 @pytest.mark.parametrize("mode", Mode)
 def test_a_right_graph_is_no_mismatch_whatever_samples_do_to_each_other(
     make_subject: MakeSubject, build: type[nn.Module], mode: Mode

@@ -188,9 +188,11 @@ def outcome(
     if loss is not None and loss.requires_grad:
         loss.backward()
     values = dict(leaves(output, "output"))
-    for name, value in model.named_parameters():
-        if value.grad is not None:
-            values[f"gradient of {name}"] = value.grad
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if any(value.grad is not None for value in parameters.values()):
+        for name, value in parameters.items():  # compiled code has zeros in place of None
+            gradient = torch.zeros_like(value) if value.grad is None else value.grad
+            values[f"gradient of {name}"] = gradient
     return {k: v.detach() if torch.is_tensor(v) else v for k, v in values.items()}
 
 
