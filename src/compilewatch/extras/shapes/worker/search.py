@@ -276,8 +276,11 @@ class Search:
     def graph_for(self, sizes: Sizes) -> int | None:
         """Return the number of the first graph of a call; None where it would be compiled.
 
-        It is -1 where the sizes of the first graph's tensors are not those of arguments.
+        It is -1 where nothing compiles, or the sizes of the first graph's tensors are not those of
+        arguments.
         """
+        if not self._compiled.compile_ids:
+            return -1
         key = tuple(sizes.values())
         if self._served.get(key) is not None:
             return self._served[key]
