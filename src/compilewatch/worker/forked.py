@@ -175,7 +175,7 @@ def _in_forks(
                     _call(function, write, log)
                 os.close(write)
                 started.append((read, pid))
-            answers = [_read(*each, limit_seconds, idle_seconds) for each in started]
+            answers = [_read(read, pid, limit_seconds, idle_seconds) for read, pid in started]
         finally:
             for read, pid in started:
                 os.close(read)
