@@ -6,13 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from compilewatch.extras.shapes.records import PlanProof
 from compilewatch.extras.shapes.tracing import prover
+from compilewatch.extras.shapes.worker.search import geometry_of
+from compilewatch.extras.shapes.worker.tracing import traced
+from compilewatch.worker.subject import ExampleInputs
+from tests.integration.worker.targets.conftest import MakeSubject
+from tests.integration.worker.targets.conftest import in_this_process as in_this_process
+from tests.integration.worker.targets.conftest import make_subject as make_subject
 from tests.team import run_here
 from tests.warm import WarmLauncher
 
@@ -67,6 +75,28 @@ def test_both_sides_of_a_branch_are_called_planned_and_confirmed(
     assert subprocess.run([sys.executable, script], check=False).returncode != 0
 
 
+class Branch(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() if x.shape[0] > 16 else x + 1
+
+
+def test_both_series_make_the_same_calls_where_a_process_cannot_fork(
+    make_subject: MakeSubject,
+) -> None:
+    inputs = ExampleInputs(
+        strategy="test", kwargs={"x": torch.ones(4, 3)}, dynamic_shapes={"x": {0: "batch"}}
+    )
+    subject = replace(make_subject(Branch, name="dynamo"), inputs=inputs)
+    assert not subject.can_fork()
+    geometry = geometry_of(subject, ["batch"])
+    as_called, dynamic = traced(geometry, {"batch": range(1, 65)}, [])
+    assert as_called.sizes == dynamic.sizes
+    assert {1, 16, 17, 64} <= {sizes["batch"] for sizes in dynamic.sizes}
+    assert min(as_called.compilations, dynamic.compilations) >= 3  # 1, up to 16, more
+    given = [{"batch": 3}, {"batch": 5}]
+    assert [series.sizes for series in traced(geometry, {"batch": [3, 5]}, given)] == [given] * 2
+
+
 LIMITED = """
 import torch
 
@@ -111,6 +141,20 @@ plan = (torch.compile, warm_up, lambda compiled, *args: compiled(*args))
 compared = [{"batch": 512}, {"batch": 2}, {"batch": 256}]
 sys.exit(main(Proof(build, inputs, plan, ranges={"batch": range(2, 4)}, compared=compared)))
 """
+
+
+def test_a_model_that_compiles_nothing_runs_in_eager_mode_for_all_sizes(
+    tmp_path: Path, warm_launcher: WarmLauncher
+) -> None:
+    """10 s: what a user sees of it, from the search in a worker to the words."""
+    del warm_launcher
+    disabled = NET.replace("    def forward", "    @torch.compiler.disable\n    def forward")
+    (tmp_path / "net.py").write_text(disabled)
+    own = ("net:Net", "--inputs", "net:inputs", "--python-path", str(tmp_path))
+    result = run_here(tmp_path, {"NO_COLOR": "1"}, "shapes", *own, "--vary", "batch=1..64")
+    assert result.returncode == 0, result.stderr
+    assert "Net: 0 compilations as called, 0 with dynamic=True" in result.stdout
+    assert "eager mode" in result.stdout
 
 
 def test_the_proof_leaves_out_what_takes_more_memory_than_a_model_may() -> None:

@@ -73,52 +73,55 @@ def _report(geometry: Geometry, values: dict[str, Any]) -> ShapeReport:
     )
 
 
-def traced(geometry: Geometry, domains: Domains, given: Sequence[Sizes]) -> tuple[Traced, Traced]:
+def traced(geometry: Geometry, domains: Domains, calls: Sequence[Sizes]) -> tuple[Traced, Traced]:
     """Return what calls of a model that nothing has called compile: as called, and dynamically.
 
-    If no calls are `given`, the first series looks for those that are needed, and the second one
-    for more. Both make all of them, at the same time where this process can fork.
+    Without `calls`, the first series looks for those that are needed, and the second one for more.
+    Both make all of them, at the same time where this process can fork.
     """
     subject = geometry.subject
 
     def called(
-        dynamic: bool | None, calls: Callable[[Search], Iterable[Sizes]], subject: Subject
+        dynamic: bool | None, choose: Callable[[Search], Iterable[Sizes]], inside: Subject
     ) -> Traced:
-        inside = replace(geometry, subject=subject)
-        with series(subject, dynamic=dynamic) as compiled:
-            search = Search(compiled, inside, domains)
+        with series(inside, dynamic=dynamic) as compiled:
+            search = Search(compiled, replace(geometry, subject=inside), domains)
             with contextlib.suppress(EOFError, OSError):  # the other fork has ended, and counts
-                for sizes in calls(search):
+                for sizes in choose(search):
                     search.call(sizes)
             return Traced(series=compiled.record(), served=search.served())
+
+    def first(search: Search) -> Iterable[Sizes]:
+        return calls or search.wanted()
+
+    def further(search: Search) -> Iterable[Sizes]:
+        return () if calls else search.wanted()
+
+    def alone(dynamic: bool | None, choose: Callable[[Search], Iterable[Sizes]]) -> Traced:
+        return subject.in_fork(partial(called, dynamic, choose), Traced)
 
     def inputs(inside: Subject, sizes: Sizes) -> ExampleInputs:
         return replace(geometry, subject=inside).inputs(sizes)
 
-    def first(other: Connection) -> Traced:
-        def calls(search: Search) -> Iterator[Sizes]:
-            return chain(_sent(given or search.wanted(), other), _received(other))
-
-        return called(None, calls, subject)
-
-    def second(other: Connection) -> Traced:
-        def calls(search: Search) -> Iterator[Sizes]:
-            return chain(_received(other), _sent(() if given else search.wanted(), other))
-
-        return called(True, calls, subject)
-
-    def alone(dynamic: bool | None, calls: Callable[[Search], Iterable[Sizes]]) -> Traced:
-        return subject.in_fork(partial(called, dynamic, calls), Traced)
-
     if subject.can_fork():
-        both = forked.in_two_forks((first, second), Traced)
+        as_called, dynamic = forked.in_two_forks(
+            (
+                lambda end: called(
+                    None, lambda s: chain(_sent(first(s), end), _received(end)), subject
+                ),
+                lambda end: called(
+                    True, lambda s: chain(_received(end), _sent(further(s), end)), subject
+                ),
+            ),
+            Traced,
+        )
     else:
-        before = alone(None, lambda search: given or search.wanted()).sizes
-        dynamic = alone(True, lambda search: chain(before, () if given else search.wanted()))
-        both = alone(None, lambda _: dynamic.sizes), dynamic
-    for each in both:
-        each.series = judged(subject, each.series, inputs)
-    return both
+        before = alone(None, first).sizes
+        dynamic = alone(True, lambda search: chain(before, further(search)))
+        as_called = alone(None, lambda _: dynamic.sizes)
+    for result in (as_called, dynamic):
+        result.series = judged(subject, result.series, inputs)
+    return as_called, dynamic
 
 
 def _sent(calls: Iterable[Sizes], other: Connection) -> Iterator[Sizes]:
